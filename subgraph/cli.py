@@ -21,7 +21,6 @@ import threading
 import time
 from dataclasses import replace
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +59,7 @@ from subgraph.errors import (
     UsageError,
 )
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.results import brief as short
 from subgraph.results.commands import ErrorEntry, ErrorResult, TasksResult
 from subgraph.results.common import NextCommand
@@ -71,7 +71,7 @@ RESUMABLE = frozenset(
     ("bisect", "blame", "compare", "plan", "sweep", "manual")
 )  # commands that store each run of the candidate
 RESUME_HINT = "finished runs are stored: the same command continues"
-COMMANDS = tuple(chain.from_iterable(GROUPS.values()))
+COMMANDS = tuple(flatten(GROUPS.values()))
 FLAGS = frozenset(
     ("--json", "--brief", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress")
 )

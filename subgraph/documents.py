@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -36,6 +35,7 @@ from typing import (
 )
 
 from subgraph.errors import InputError
+from subgraph.reach import flatten
 from subgraph.types import JsonObject
 
 T = TypeVar("T")
@@ -402,7 +402,7 @@ def _fields(kind: type) -> list[_Field]:
 @cache
 def _flat_fields(kind: type) -> list[_Field]:
     """Return the fields of a dataclass and, in place of its parts, theirs."""
-    return list(chain.from_iterable([f] if f.key else _flat_fields(f.type) for f in _fields(kind)))
+    return list(flatten([f] if f.key else _flat_fields(f.type) for f in _fields(kind)))
 
 
 @cache

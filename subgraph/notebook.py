@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable
 from functools import singledispatch
 from html import escape
-from itertools import chain
 from typing import Any
 
 from subgraph.bisection.bisection import Bisection
@@ -22,6 +21,7 @@ from subgraph.graph.cut import Cut
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.drawn_network import network
+from subgraph.reach import flatten
 from subgraph.reports import text as text_report
 from subgraph.reports.html import plan_curve
 from subgraph.results.plan import PlanDocument
@@ -152,9 +152,9 @@ def _(findings: Findings) -> str:
     names."""
     lines = [f"{findings.outcome.value} {findings.stopped}"]
     for finding in findings.findings:
-        items = chain.from_iterable(finding.regions)
+        items = flatten(finding.regions)
         names = (findings.names[k] if findings.names else [f"#{k}"] for k in items)
-        lines.append(f"{finding.kind.value}: {', '.join(chain.from_iterable(names))}")
+        lines.append(f"{finding.kind.value}: {', '.join(flatten(names))}")
     return _plain("\n".join(lines))
 
 

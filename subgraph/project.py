@@ -14,13 +14,13 @@ import reprlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.text import clean, is_text, list_some, nearest, split_signature
 from subgraph.types import JsonObject, frozen
 
@@ -130,7 +130,7 @@ class Project:
             values = {"candidate": "ort"} | self.values | table
             given = (values.get(key, []) for key in OF_TESTS)
             words, candidates = ([one] if isinstance(one, str) else one for one in given)
-            models = list(chain.from_iterable(_fitting(word) for word in words))
+            models = list(flatten(_fitting(word) for word in words))
             if not (models and candidates):
                 raise UsageError(
                     f"{self.file}: one of [[tests]] has no model or no candidate: {table}",

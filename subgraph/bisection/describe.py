@@ -7,7 +7,6 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
+from subgraph.reach import flatten
 from subgraph.results import bisect as document
 from subgraph.results.common import RuntimeDocument
 from subgraph.runtime.backends import capabilities
@@ -426,7 +426,7 @@ def _describe_effect(oracle: NodeOracle, finding: Finding) -> document.FindingEf
 
 def _kind(oracle: NodeOracle, finding: Finding, is_complete: bool) -> document.KindDocument | None:
     """Return the operator of several regions that are one node each."""
-    wrong = oracle.indices(chain.from_iterable(finding.regions))
+    wrong = oracle.indices(flatten(finding.regions))
     if not finding.repeats or len(wrong) > len(finding.regions):
         return None
     return describe_kind(oracle.graph, wrong, is_complete=is_complete)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import attrgetter
 
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import group_values, invert, ungroup
+from subgraph.reach import flatten, group_values, invert, ungroup
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
@@ -50,7 +50,7 @@ class NodeItems:
         item = invert(enumerate(self.groups))
         before = self.graph.predecessors
         return [
-            sorted({item[b] for b in chain.from_iterable(map(before, group)) if b in item} - {k})
+            sorted({item[b] for b in flatten(map(before, group)) if b in item} - {k})
             for k, group in enumerate(self.groups)
         ]
 
@@ -65,7 +65,7 @@ class NodeItems:
 
     def indices(self, items: Iterable[int]) -> list[int]:
         """Return the nodes of some items, in topological order."""
-        return self.graph.in_order(chain.from_iterable(self.groups[k] for k in items))
+        return self.graph.in_order(flatten(self.groups[k] for k in items))
 
     def region(self, items: Iterable[int]) -> Region:
         """Return the region of some items.

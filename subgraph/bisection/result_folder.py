@@ -31,6 +31,7 @@ from subgraph.errors import ModelError, SubcutError
 from subgraph.graph.region import Region, build_region
 from subgraph.log import log
 from subgraph.origins import load
+from subgraph.reach import index_by_name
 from subgraph.reports import add_answer, listed, region as describe_region
 from subgraph.results.bisect import BisectDocument, FindingDocument, SmallInput
 from subgraph.runtime.deadline import if_time
@@ -195,7 +196,7 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
     for folder, records in zip(
         evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True
     ):
-        evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
+        evidence.copy_tensors(index_by_name(records), folders.safe_names(cut.inputs), folder)
     (into / BOUNDARY_MATCHES).write_bytes(
         case.as_json(to_json(find_boundary_matches(model, region)))
     )

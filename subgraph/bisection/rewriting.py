@@ -15,7 +15,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
@@ -26,7 +25,7 @@ from subgraph.errors import ModelError
 from subgraph.graph.graph import VALUE as GIVEN, load
 from subgraph.graph.region import Region
 from subgraph.log import log
-from subgraph.reach import invert
+from subgraph.reach import flatten, invert
 from subgraph.results.bisect import Healing
 from subgraph.rewrites import (
     STRONGEST,
@@ -197,7 +196,7 @@ class ModelRewriter(NodeItems):
             The changes, and whether all of them are at these items. If not, more is wrong.
         """
         everything = self.rewrite_all_but(())
-        inside = everything - self.rewrite_all_but(set(chain.from_iterable(regions)))
+        inside = everything - self.rewrite_all_but(set(flatten(regions)))
         inside |= self.kept_values
         is_enough = self.heals(inside)
         cure = inside if is_enough else everything

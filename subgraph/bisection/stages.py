@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
 from subgraph.bisection.options import BisectionOptions
@@ -45,6 +44,7 @@ from subgraph.graph.properties import APPROXIMATED, COARSE
 from subgraph.graph.quantization import find_squashed
 from subgraph.graph.region import Region
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.results.bisect import Healing
 from subgraph.results.common import PreciseSetting
 from subgraph.rewrites import open_full_model
@@ -276,7 +276,7 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
         culprits += new
         reason = ""
         if rewriter.limit:
-            rewriter.keep_values(chain.from_iterable(_regions_of(new)))
+            rewriter.keep_values(flatten(_regions_of(new)))
         if not new or not rewriter.limit or rewriter.heals(rewriter.kept_values):
             break
     if not culprits:
@@ -327,7 +327,7 @@ def _search_rewritten(
 
 
 def _regions_of(findings: Sequence[Finding]) -> list[Items]:
-    return list(chain.from_iterable(finding.regions for finding in findings))
+    return list(flatten(finding.regions for finding in findings))
 
 
 def _finds_no_region(interim: Interim) -> bool:
@@ -635,4 +635,4 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
 
 def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
     """Return the operators of some items."""
-    return {oracle.graph.ops[i] for i in chain.from_iterable(oracle.groups[k] for k in items)}
+    return {oracle.graph.ops[i] for i in flatten(oracle.groups[k] for k in items)}

@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import chain
 from operator import add
 
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.reach import flatten, pick
 from subgraph.runtime.stretches import Cost, compute_held_bytes, stretches
 from subgraph.search import (
     Finding,
@@ -48,8 +48,8 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
         return [everything]
     held = {name: compute_held_bytes(weight) for name, weight in weights.items()}
     of_items = [oracle.region([k]).weights for k in everything]
-    costs = [Cost({n: held[n] for n in names if n in held}) for names in of_items]
-    total = sum(dict(chain.from_iterable(cost.weights.items() for cost in costs)).values())
+    costs = [Cost(pick(held, names)) for names in of_items]
+    total = sum(dict(flatten(cost.weights.items() for cost in costs)).values())
     most = min(
         int(room * CANDIDATE_SHARE), total // 2
     )  # two stretches at least: the whole was too much
@@ -108,9 +108,9 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
 def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
     """One result of all stretches."""
     counts = reduce(add, (f.counts for f in found))
-    named = tuple(chain.from_iterable(f.findings for f in found if f.outcome is Outcome.DISAGREE))
+    named = tuple(flatten(f.findings for f in found if f.outcome is Outcome.DISAGREE))
     why = f"the whole model: {oracle.trials.runner.too_large(oracle.trials.full_model)}"
-    notes = ((f"{why}; {UNSEEN}", ()), *chain.from_iterable(f.notes for f in found))
+    notes = ((f"{why}; {UNSEEN}", ()), *flatten(f.notes for f in found))
     stopped = next((f.stopped for f in found if f.stopped), "")
     if not named:
         says = stopped or f"{why}; no region of its {parts} stretches fails on captured values"
@@ -123,8 +123,8 @@ def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> 
         ),
         counts,
         findings=named,
-        irrelevant=tuple(chain.from_iterable(f.irrelevant for f in found)),
-        unresolved=tuple(chain.from_iterable(f.unresolved for f in found)),
+        irrelevant=tuple(flatten(f.irrelevant for f in found)),
+        unresolved=tuple(flatten(f.unresolved for f in found)),
         stopped=stopped,
         budget_spent=any(f.budget_spent for f in found),
         notes=notes,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON
 from subgraph.diagnosis.passes import describe_sets
 from subgraph.documents import to_json
 from subgraph.graph.region import build_region
+from subgraph.reach import flatten
 from subgraph.reports import beside
 from subgraph.reports.md import code
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
@@ -266,7 +267,7 @@ def _explain(
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
         nodes: Sequence[int] = blame.region.nodes
         if blame.healing:
-            nodes = graph.in_order(chain.from_iterable(f.indices for f in search.findings))
+            nodes = graph.in_order(flatten(f.indices for f in search.findings))
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,

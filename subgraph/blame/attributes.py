@@ -27,6 +27,7 @@ from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
 from subgraph.inspection.summary import attribute_text
 from subgraph.log import log
+from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record
@@ -89,7 +90,7 @@ class Attributes:
             region, trials.model.sample_groups(region)[0][1], folder
         )
         model = cut.to_model()
-        fed = tuple({record.name: record for record in sample} for sample in feeds)
+        fed = tuple(index_by_name(sample) for sample in feeds)
         places = list(_places(model))
         if not places:
             return

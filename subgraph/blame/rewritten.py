@@ -32,6 +32,7 @@ from subgraph.graph.model_file import has_open_shapes
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.log import log
+from subgraph.reach import index_by_name
 from subgraph.results.blame import Cure
 from subgraph.rewrites import Rewriting, rewritings
 from subgraph.runtime.inputs import Feeding
@@ -93,7 +94,7 @@ class Rewriter:
         end = time.monotonic() + deadline.timeout(MAX_SECONDS)
         records = trials.model.sample_groups(region)[0][1]
         cut, feeds = trials.writer.write_cut(region, records, scratch)
-        fed = [{record.name: record for record in sample} for sample in feeds]
+        fed = [index_by_name(sample) for sample in feeds]
         frozen = region.shapes if has_open_shapes(trials.graph) or region != self.region else None
         log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
         python = trials.model.reference.python if trials.model.reference.fixed else None

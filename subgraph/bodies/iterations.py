@@ -34,6 +34,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
 from subgraph.graph.value_types import common_type, open_dimensions
 from subgraph.lazy import np
+from subgraph.reach import index_by_name
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records, Value, tensor_text, write_value
@@ -379,7 +380,7 @@ class _Scan(_Iterated):
 
     @property
     def _attributes(self) -> Fields:
-        return {a.name: a for a in self.node.attribute}
+        return index_by_name(self.node.attribute)
 
     @property
     def _state_count(self) -> int:

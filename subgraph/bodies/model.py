@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import DataError, ModelError, UnknownName, UsageError
@@ -40,6 +39,7 @@ from subgraph.graph.nested import (
 )
 from subgraph.graph.opsets import STANDARD
 from subgraph.log import log
+from subgraph.reach import flatten, index_by_name
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, Strings, frozen
 
@@ -102,7 +102,7 @@ class Body:
         out.node.extend(graph.nodes[i] for i in pulled)
         out.node.extend(proto.node)
         _name_nodes(out.node[len(pulled) :], self.name.text)
-        sparse = chain.from_iterable((s.values, s.indices) for s in out.sparse_initializer)
+        sparse = flatten((s.values, s.indices) for s in out.sparse_initializer)
         protobuf.load_all((*sparse, *tensors_in(out.node)), graph.path)
         self._declare(out, types)
         out.quantization_annotation.extend(proto.quantization_annotation)
@@ -119,10 +119,10 @@ class Body:
         return graph.in_order(makers), list(weights)
 
     def _declare(self, out: GraphProto, types: Mapping[str, TypeProto]) -> None:
-        declared = {v.name: v for v in self.proto.input}
+        declared = index_by_name(self.proto.input)
         for name in dict.fromkeys((*self.formals, *self.outer)):
             declare(out.input, name, declared.get(name), types.get(name))
-        ends = {v.name: v for v in self.proto.output}
+        ends = index_by_name(self.proto.output)
         typed = {name for name, info in ends.items() if info.type.WhichOneof("value")}
         for name in dict.fromkeys(self.results):
             known = None if name in typed else types.get(name)
@@ -167,9 +167,7 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     made = [n for n in read if n in graph.maker]
     constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
-    own = set(chain.from_iterable(node.output for node in proto.node)) | {
-        v.name for v in proto.input
-    }
+    own = set(flatten(node.output for node in proto.node)) | {v.name for v in proto.input}
     made_before = graph.iter_outputs(graph.ancestors(graph.producers(constant)))
     if not own.isdisjoint(
         made_before
@@ -205,7 +203,7 @@ def _expand_call(graph: Graph, i: int) -> GraphProto:
     function = graph.functions[operator(call)]
     proto: GraphProto = protobuf.reading_class("GraphProto")(name=function.name)
     proto.node.extend(function.node)
-    given = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
+    given = index_by_name((*function.attribute_proto, *call.attribute))
     omitted = {f for k, f in enumerate(function.input) if k >= len(call.input) or not call.input[k]}
     for node in all_nodes(proto.node):
         node.input[:] = ["" if name in omitted else name for name in node.input]

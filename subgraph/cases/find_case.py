@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from subgraph.cases.redact import REMOVED
 from subgraph.cases.zip_archive import Checksum, name_problem
 from subgraph.documents import from_json, read_document
 from subgraph.errors import InputError, UsageError
+from subgraph.reach import flatten
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest
@@ -245,7 +245,7 @@ def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Recor
     """
     if len(tensor.samples) < samples:
         raise ValueError(f"{tensor.name} has {len(tensor.samples)} of {samples} samples")
-    for stored_file in chain.from_iterable(s.files for s in tensor.samples):
+    for stored_file in flatten(s.files for s in tensor.samples):
         if why := name_problem(stored_file.file):
             raise ValueError(f"the file {stored_file.file!r}: {why}")
     return tuple(

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
 from subgraph import results, system
 from subgraph.cases import case
 from subgraph.documents import KEY
+from subgraph.reach import flatten
 from subgraph.storage.convert import StoredFile
 from subgraph.system import home_folder, processor
 from subgraph.text import split_spec
@@ -267,8 +267,8 @@ class Redactor:
 def leaving_keys() -> Mapping[str, frozenset[str]]:
     """Return the keys of texts that may leave, by the type that `documents` has for them."""
     modules = (import_module(f"subgraph.results.{name}") for name in results.MODULES)
-    kinds = filter(is_dataclass, chain.from_iterable(vars(m).values() for m in (case, *modules)))
-    known = [*chain.from_iterable(map(fields, kinds)), *fields(StoredFile)]
+    kinds = filter(is_dataclass, flatten(vars(m).values() for m in (case, *modules)))
+    known = [*flatten(map(fields, kinds)), *fields(StoredFile)]
     keys = [(f.metadata.get(KEY, f.name), re.findall(r"\w+", str(f.type))) for f in known]
     return {
         kind: frozenset([*more.split(), *(key for key, words in keys if kind in words)])

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +35,7 @@ from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.origins import load
+from subgraph.reach import flatten
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, FeedingOptions, Sample
 from subgraph.runtime.reference import Reference
@@ -91,11 +91,11 @@ class CaseRequest:
         """Return the command line of this request, for a model's file."""
         words = ["subcut", "cut", model]
         for flag, values in (("--start", self.start), ("--end", self.end), ("-i", self.fed.inputs)):
-            words += chain.from_iterable((flag, value) for value in values)
+            words += flatten((flag, value) for value in values)
         for name, shape in self.fed.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
         plain = CaseRequest(self.start, self.end)._settings()
-        words += chain.from_iterable(
+        words += flatten(
             (option, str(value))
             for option, value in self._settings().items()
             if value != plain[option]
@@ -282,7 +282,7 @@ def _find_groups(
         frozen = (
             freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
         )
-        files = chain.from_iterable(sample.tensors[n].files for n in frozen)
+        files = flatten(sample.tensors[n].files for n in frozen)
         values = tuple(Path(file).read_bytes() for file in files)
         groups.setdefault((shapes, values), []).append(k)
     return [tuple(group) for group in groups.values()]
@@ -499,7 +499,7 @@ def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
     for tensors, title in roles:
         for tensor in tensors:
             head = f"{title}: {clean(tensor.name)}"
-            files = list(chain.from_iterable(sample.files for sample in tensor.samples))
+            files = list(flatten(sample.files for sample in tensor.samples))
             for f in files:
                 line = f"{head} {f.dtype} {shape_text(f.shape)} {f.file}"
                 lines.append(((work / f.file).stat().st_mtime, line))

@@ -32,6 +32,7 @@ from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.log import log
 from subgraph.project import parse_seconds
+from subgraph.reach import index_by_name
 from subgraph.text import clean, prediction, shorten
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ def bisect_loop(
         model.parent.mkdir()
         copy_model(graph, model)
         walked = trace_reference(given, reference, model, scratch)
-        first = {record.name: record for record in walked.feeds(0, walked.states[0])}
+        first = index_by_name(walked.feeds(0, walked.states[0]))
         fed = Feeding(setup.feeding.inputs, records=(first,), origins=("step 0",))
         of_first = replace(setup, feeding=fed, needs_evidence=False)
         trials = stack.enter_context(open_trials(graph, of_first, reference, workers))

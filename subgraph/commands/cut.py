@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from subgraph import project
@@ -18,6 +17,7 @@ from subgraph.commands.table import make_next
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedRegion
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
@@ -317,7 +317,7 @@ def _make_text(case: Case) -> str:
 def _describe_origin(manifest: CaseManifest) -> str:
     """Describe how the inputs of a cut were computed, and what the model was fed."""
     recording = manifest.recording
-    kinds = {fed.kind for fed in chain.from_iterable(sample.fed for sample in manifest.samples)}
+    kinds = {fed.kind for fed in flatten(sample.fed for sample in manifest.samples)}
     if recording:
         above = f"recorded: {clean(recording.name)} ({recording.format})"
     elif manifest.above:

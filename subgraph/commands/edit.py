@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +19,7 @@ from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.reach import flatten
 from subgraph.results.commands import EditResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
@@ -368,7 +368,7 @@ def remove(
             labels: dict[str, None] = {}
 
             def edit(there: Graph, names: Strings) -> Draft:
-                chosen = list(chain.from_iterable(there.select(word).nodes for word in names))
+                chosen = list(flatten(there.select(word).nodes for word in names))
                 labels.update((there.label(i), None) for i in chosen)
                 return bypass(there, chosen)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +25,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.known import Entry
 from subgraph.log import log
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.results.commands import KnownResult, RulesResult
 from subgraph.results.common import NextCommand
 from subgraph.runtime.inputs import Feeding
@@ -173,7 +173,7 @@ def text(document: LintDocument) -> str:
     width = max((len(clean(f.rule)) for f in document.findings), default=0)
     groups = groupby(document.findings, key=lambda f: (f.severity, f.rule))
     lines = list(
-        chain.from_iterable(
+        flatten(
             _iter_group(f"{severity:<7}  {rule:<{width}}", list(found))
             for (severity, rule), found in groups
         )

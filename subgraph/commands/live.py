@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.commands import OUTCOMES
 from subgraph.log import log
+from subgraph.reach import pick
 from subgraph.text import clean, clean_lines, count, distinct, wrap
 from subgraph.types import Fields
 
@@ -126,7 +127,7 @@ class EventHandler(logging.StreamHandler[Any]):
     """A line of JSON per message, for `subcut view`: its text, and the fields of progress."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {key: vars(record)[key] for key in ("live", "step", "of") if key in vars(record)}
+        fields = pick(vars(record), ("live", "step", "of"))
         return json.dumps({"text": clean(record.getMessage()), **fields})
 
 

@@ -33,6 +33,7 @@ from subgraph.errors import (
     UsageError,
     explain_os_error,
 )
+from subgraph.reach import index_by_name
 from subgraph.results.commands import (
     BackendEntry,
     BackendRow,
@@ -67,7 +68,7 @@ def doctor() -> Result:
     with ThreadPoolExecutor(max_workers=2) as executor:
         rows = list(executor.map(_start, plugins.names("backends")))
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
-    backends = {row.name: row for row in rows}
+    backends = index_by_name(rows)
     rows += [
         *map(_describe_processor, emulated.PROCESSORS),
         *(describe_device(name, backends) for name in DEVICES),

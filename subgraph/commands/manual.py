@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +22,7 @@ from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
 from subgraph.precision import Precision
+from subgraph.reach import flatten
 from subgraph.results.commands import GivenAnswer, ManualLog, ManualProgress, ManualReset
 from subgraph.text import clean, count
 from subgraph.trust import remember
@@ -426,7 +426,7 @@ def open_task(manual: Session, number: int) -> OpenTask:
         folders=[str(folder) for folder in folders],
         put=[str(folder / FROM_DEVICE) for folder in folders],
         inputs=[tensor.name for tensor in (manifest and manifest.inputs) or ()],
-        outputs=[str(file) for file in chain.from_iterable(output.files for output in expected)],
+        outputs=[str(file) for file in flatten(output.files for output in expected)],
     )
 
 

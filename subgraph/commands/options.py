@@ -18,7 +18,6 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, field, fields, is_dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -27,6 +26,7 @@ import typer
 from subgraph import plugins, project
 from subgraph.commands import Result
 from subgraph.errors import SubcutError, UsageError
+from subgraph.reach import flatten
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.text import clean
 from subgraph.types import Strings, frozen
@@ -235,7 +235,7 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
         nodes = protobuf.read(model).model.graph.node
         names = [node.name for node in nodes]
         if incomplete.startswith("tensor:"):
-            names = list(chain.from_iterable(node.output for node in nodes))
+            names = list(flatten(node.output for node in nodes))
     except (SubcutError, OSError, UnicodeDecodeError):
         return []
     (prefix,) = re.findall("^(?:node:|tensor:)?", incomplete)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.precision import Precision
+from subgraph.reach import flatten
 from subgraph.results.common import NextCommand
 from subgraph.text import clean, count, short
 from subgraph.types import frozen
@@ -203,7 +203,7 @@ def compare_recorded(
             comparison = replace(comparison, next=following)
         if choice.save:
             save_values(
-                chain.from_iterable(iter_value_pairs(c, names) for c in compared),
+                flatten(iter_value_pairs(c, names) for c in compared),
                 require_free_folder(choice.save),
             )
         last = compared[-1]
@@ -352,7 +352,7 @@ def next_commands(
     ]
     words = [clean(str(document.model.path)), "--within", f"{ends[0]}..{ends[-1]}"]
     if not feeding.records:
-        words += chain.from_iterable(("-i", file) for file in feeding.inputs)
+        words += flatten(("-i", file) for file in feeding.inputs)
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
     precision = compared.run.precision or document.setup.precision
     words += ["--precision", precision] if precision != Precision.FP32 else []
@@ -371,7 +371,7 @@ def next_commands(
 def _find_form(compared: RunComparison) -> tuple[str, str]:
     """Return the element type and the layout in which a device records; both "" if they are the
     model's."""
-    matches = list(chain.from_iterable(sample.matches.values() for sample in compared.matched))
+    matches = list(flatten(sample.matches.values() for sample in compared.matched))
     floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)
     last = any(
         m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fnmatch
 import math
 import os
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +20,7 @@ from subgraph.commands.resolve import Asked, read_formats
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
@@ -237,7 +237,7 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
         if any(c in word for c in "*?[") and word not in graph.maker:
             hits = [n for n in tensors if fnmatch.fnmatchcase(n, word)]
             hits += list(
-                chain.from_iterable(
+                flatten(
                     graph.makes[i]
                     for node, i in graph.names.items()
                     if fnmatch.fnmatchcase(node, word)

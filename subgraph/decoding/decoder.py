@@ -17,7 +17,7 @@ from subgraph.documents import parse_toml, read_text
 from subgraph.errors import ModelError, UnknownName, UsageError, explain_os_error
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
-from subgraph.reach import group_values
+from subgraph.reach import group_values, pick
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, StringMap, frozen
 
@@ -265,7 +265,7 @@ def resolve_decoder(graph: Graph, file: LoopFile, given: Collection[str]) -> Dec
         cache_position,
         cache_branch,
         mask,
-        {n: states[n] for n in graph.inputs if n in states},
+        pick(states, graph.inputs),
         file.slices,
         constants,
     )

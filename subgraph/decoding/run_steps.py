@@ -12,7 +12,6 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from subgraph.decoding.decoder import Decoder
 from subgraph.decoding.inputs import LoopInputs
 from subgraph.errors import SubcutError
 from subgraph.precision import Precision
+from subgraph.reach import flatten
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, measure_distance, tensor_text, write_value
 from subgraph.text import clean
@@ -113,7 +113,7 @@ class Trace:
 
 
 def _iter_files(records: Records) -> Iterator[Path]:
-    return map(Path, chain.from_iterable(record.files for record in records.values()))
+    return map(Path, flatten(record.files for record in records.values()))
 
 
 def measure_size(records: Records) -> int:

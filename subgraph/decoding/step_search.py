@@ -45,6 +45,7 @@ from subgraph.errors import (
 )
 from subgraph.graph.model_file import model_digest
 from subgraph.log import log
+from subgraph.reach import index_by_name
 from subgraph.results.loop import (
     EXIT_CODES,
     LoopDocument,
@@ -405,7 +406,7 @@ class LoopSearch:
 
     def feeding(self, k: int) -> Feeding:
         """Return the inputs of step k."""
-        fed = {r.name: r for r in self.walked.feeds(k, self.walked.state_before(k))}
+        fed = index_by_name(self.walked.feeds(k, self.walked.state_before(k)))
         inputs = self.setup.feeding.inputs
         return Feeding(inputs, records=(fed,), origins=(f"what the reference is fed in step {k}",))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.criteria import OutputContext, Ruling
@@ -36,7 +36,7 @@ from subgraph.graph.region import Region, build_region
 from subgraph.inspection.validate import explain_refusal
 from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
-from subgraph.reach import ungroup
+from subgraph.reach import flatten, pick, ungroup
 from subgraph.results.bisect import QUANTIZER, ModelDifference
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
@@ -134,7 +134,7 @@ def _overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
     """
     graph = judge.model.graph
     limit = min(judge.precision.largest, MAX_PERTURBED)
-    weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
+    weights = pick(graph.weights, region.weights)
     constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
     attributes = ungroup((node.output[0], node.attribute) for node in constants)
     weights |= {name: a.t for name, a in attributes if a.name == "value"}
@@ -200,7 +200,7 @@ def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evid
         shown.append(
             {(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known}
         )
-    for common, times in Counter(chain.from_iterable(shown)).items():
+    for common, times in Counter(flatten(shown)).items():
         fact, precision, _ = common
         if fact is Fact.FITS and not (
             precision and times == len(regions) and _explains_whole(trials, precision)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region, find_upstream_until
 from subgraph.inspection.lint.coarse_step import STEPS
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import reach
+from subgraph.reach import flatten, reach
 from subgraph.results.bisect import QUANTIZER, READS, ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.dtypes import Scale
@@ -79,7 +79,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     if not found:  # else a node reads what none computes
         reads = _iter_reads(trials.graph, other, ours.nodes)
         found += [row for row in reads if not _are_equal(trials.values, row)]
-    found += list(chain.from_iterable(_iter_node(*pair) for pair in both))
+    found += list(flatten(_iter_node(*pair) for pair in both))
     found += [row for _, row in _measure_constants(both)]
     found += _iter_outputs(trials, other, region)
     found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
@@ -100,7 +100,7 @@ def iter_far_constants(trials: Trials) -> Iterator[str]:
         for i, j in pairing.pairs.items()
         if {*pairing.ours.graph.makes[i]} & {*pairing.theirs.graph.makes[j]}
     ]
-    rows = chain.from_iterable(_iter_node(*pair) for pair in both)
+    rows = flatten(_iter_node(*pair) for pair in both)
     far = [row for row in rows if row.part == INPUTS]
     far += [row for apart, row in _measure_constants(both) if FAR <= apart < np.inf]
     for row in far[:MAX_FAR]:
@@ -378,7 +378,7 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
             for number, names in zip(versions, added, strict=True)
         ]
         yield ModelDifference(ours.label, "version of the operator", *texts)
-    hidden = {text.partition("=")[0] for text in chain.from_iterable(added)}
+    hidden = {text.partition("=")[0] for text in flatten(added)}
     own = ours.defaults | ours.attributes
     their = theirs.defaults | theirs.attributes
     quantized = {n for n in (*own, *their) if ours.is_scale(n) and not (n in own and n in their)}

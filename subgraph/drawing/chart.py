@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import ClassVar, NamedTuple
 
+from subgraph.reach import flatten
 from subgraph.text import short
 from subgraph.types import StringMap, frozen
 
@@ -181,7 +181,7 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
     strange = any(not math.isfinite(n) for n in numbers)
     roof = MARKED if any(marks) else TOP
     top = roof + (22 if strange else 0)
-    across = _across([*(p.x for p in points), *chain.from_iterable(marks)])
+    across = _across([*(p.x for p in points), *flatten(marks)])
     axis = _Axis(bottom, high, HEIGHT - BOTTOM, top + BOTTOM - HEIGHT)
 
     def down(value: float) -> float:
@@ -247,7 +247,7 @@ def _names(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]]) -> lis
     """Return names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends,
     then as many as fit."""
     known = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
-    ends = set(chain.from_iterable((min(span), max(span)) for span in spans if span))
+    ends = set(flatten((min(span), max(span)) for span in spans if span))
     wanted = [x for x in known if x in ends]
     wanted += [x for x, d in known.items() if d.fails][:1]
     wanted += [*list(known)[:1], *list(known)[-1:], *known]

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TypeVar
 
 from subgraph.drawing.network import Network
-from subgraph.reach import group_values, invert, reach
+from subgraph.reach import flatten, group_values, invert, reach
 from subgraph.text import find_shared_start, short
 from subgraph.types import Strings
 
@@ -200,7 +200,7 @@ class Tree:
         """Collect the leaves of a group and of the groups inside it."""
         for number in reversed(self._list_groups(top)):
             group = self.groups[number]
-            group.leaves = list(chain.from_iterable(map(self.leaves, group.members)))
+            group.leaves = list(flatten(map(self.leaves, group.members)))
 
     # ------------------------------------------------------------ one level
 
@@ -421,7 +421,7 @@ def segments(
         if not single:
             done += same
             continue
-        row = list(chain.from_iterable(same))
+        row = list(flatten(same))
         if done and len(row) <= TAIL:
             done[-1] += row
         else:

@@ -9,7 +9,6 @@ does, and shows a drawing of each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from subgraph.drawing.groups import Tree
@@ -30,7 +29,7 @@ from subgraph.drawing.level import (
     size,
 )
 from subgraph.drawing.network import Network, kind_of
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.text import clean, short
 from subgraph.types import Strings, frozen
 
@@ -173,7 +172,7 @@ class Drawer:
         keys = self.tree.choose_open(SHOWN)
         seen = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
         left = SHOWN - sum(len(g.members) for g in seen)
-        for node in [m for m in chain.from_iterable(g.members for g in seen) if m in self._inner]:
+        for node in [m for m in flatten(g.members for g in seen) if m in self._inner]:
             inside = sum(len(d.tree.groups[d.tree.root].members) for _, d in self._inner[node])
             if inside <= left:
                 keys = keys | {f"#{node}"}
@@ -203,7 +202,7 @@ class Drawer:
             self._kept.clear()
         tree = self.tree
         groups = tree.groups
-        own, inside_of = share_keys(open_groups, list(chain.from_iterable(self.bodies.values())))
+        own, inside_of = share_keys(open_groups, list(flatten(self.bodies.values())))
         nodes = {n for key in own if (n := node_of(key)) in self._inner}
         numbers = {tree.numbers[key] for key in own if node_of(key) not in self._inner}
         seen = [tree.root]
@@ -331,9 +330,9 @@ class Drawer:
         item = size(self.tree, cell, inner, tall=tall)
         nested = list[int]()
         if not inner:
-            for body in chain.from_iterable(self.bodies.get(n, ()) for n in nodes):
+            for body in flatten(self.bodies.get(n, ()) for n in nodes):
                 nested += range(body.first, body.first + body.size)
-        constants = chain.from_iterable(self._folded.get(n, ()) for n in nodes)
+        constants = flatten(self._folded.get(n, ()) for n in nodes)
         family = ""
         if member in self.bodies:
             family = "control"

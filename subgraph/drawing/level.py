@@ -12,13 +12,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from subgraph.drawing.groups import Tree, map_leaves
 from subgraph.drawing.layered import Edge, Item, Placed, place_in_layers
 from subgraph.drawing.network import Network
-from subgraph.reach import ungroup
+from subgraph.reach import flatten, ungroup
 from subgraph.text import clean, columns, count, distinct, short
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
@@ -162,7 +161,7 @@ def level(
     wires = _add_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
     label = _labels(tree, number, order, NAME if room > NARROW else NAME_NARROW)
     while True:
-        texts = distinct([clean(name) for _, name in chain.from_iterable(named.values())], STUB)
+        texts = distinct([clean(name) for _, name in flatten(named.values())], STUB)
         cells = [_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in order]
         items = [
             *[Item(4.0, 4.0, 0.0, top=True)] * len(ways_in),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
-from subgraph.reach import group_values, invert, ungroup
+from subgraph.reach import flatten, group_values, invert, ungroup
 from subgraph.types import StringMap, Strings
 
 WIDE = 5  # readers; a tensor with as many has lines only to near readers
@@ -79,13 +78,11 @@ class Network:
         inputs and outputs."""
         kept = sorted(nodes)
         inside = frozenset(nodes)
-        made = list(chain.from_iterable(self.makes[i] for i in kept))
+        made = list(flatten(self.makes[i] for i in kept))
         known = {*self.maker, *self.inputs}.difference(made)
-        enters = [
-            n for n in dict.fromkeys(chain.from_iterable(self.reads[i] for i in kept)) if n in known
-        ]
+        enters = [n for n in dict.fromkeys(flatten(self.reads[i] for i in kept)) if n in known]
         read = (row for i, row in enumerate(self.reads) if i not in inside)
-        others = {*chain.from_iterable(read), *self.outputs}
+        others = {*flatten(read), *self.outputs}
         return Network(
             names=[self.label(i) for i in kept],
             ops=[self.ops[i] for i in kept],
@@ -102,9 +99,9 @@ class Network:
         seen = {node}
         level = {node}
         for _ in range(hops):
-            near = {m for m, _ in chain.from_iterable(self.sources[i] for i in level)}
-            names = chain.from_iterable(self.makes[i] for i in level)
-            near.update(chain.from_iterable(self.readers.get(name, ()) for name in names))
+            near = {m for m, _ in flatten(self.sources[i] for i in level)}
+            names = flatten(self.makes[i] for i in level)
+            near.update(flatten(self.readers.get(name, ()) for name in names))
             level = {i for i in near - seen if i < len(self.ops)}
             seen |= level
         return seen

@@ -12,10 +12,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from html import escape
-from itertools import chain
 
 from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.drawing.network import RULES, VARIABLES
+from subgraph.reach import flatten
 from subgraph.text import clean, list_some
 from subgraph.types import StringMap, Strings, frozen
 
@@ -272,7 +272,7 @@ def _rank(error: float | str) -> float:
 
 
 def _iter_outputs(box: Box, marks: Marks) -> Iterable[str]:
-    return chain.from_iterable(marks.makes.get(n, ()) for n in box.nodes)
+    return flatten(marks.makes.get(n, ()) for n in box.nodes)
 
 
 def degree(error: float | str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import assign, functions_of, iter_named_bodies
 from subgraph.graph.opsets import read_imports
+from subgraph.reach import flatten
 
 Edit = Callable[[Graph, tuple[str, ...]], Draft]
 
@@ -77,7 +77,7 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
         proto.sparse_initializer,
         [s for s in form.graph.sparse_initializer if s.values.name not in graph.sparse],
     )
-    made = set(chain.from_iterable(node.output for node in own))
+    made = set(flatten(node.output for node in own))
     assign(proto.value_info, [v for v in form.graph.value_info if v.name in made])
     _take_over(draft.model, form)
     draft.drop_unused_functions()

@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from subgraph.graph.opsets import (
     opset_of,
     read_imports,
 )
-from subgraph.reach import invert
+from subgraph.reach import flatten, index_by_name, invert
 from subgraph.storage import dtypes, folders
 from subgraph.system import quote
 from subgraph.text import clean, count, find_free_name
@@ -78,9 +77,7 @@ class Draft:
         touched = set(self.graph.iter_inputs(indices))
         nodes = [node for i, node in enumerate(graph.node) if i not in indices]
         assign(graph.node, nodes)
-        read = set(
-            chain.from_iterable((*node.input, *list_captured(node)) for node in nodes)
-        ) | set(kept)
+        read = set(flatten((*node.input, *list_captured(node)) for node in nodes)) | set(kept)
         read |= {v.name for v in graph.output}
         annotations = [a for a in graph.quantization_annotation if a.tensor_name not in gone]
         for annotation in annotations:
@@ -97,7 +94,7 @@ class Draft:
     def drop_unread(self) -> None:
         """Remove the weights of the original model that nothing reads any more."""
         graph = self.model.graph
-        read = set(chain.from_iterable((*n.input, *list_captured(n)) for n in graph.node))
+        read = set(flatten((*n.input, *list_captured(n)) for n in graph.node))
         read |= {v.name for v in graph.output}
         gone = self.graph.weights.keys() - read
         for part in (graph.initializer, graph.input, graph.value_info):
@@ -131,7 +128,7 @@ class Draft:
         their_graph = theirs.graph
         their_outer, their_inner = _names(their_graph)
         local = their_inner - their_outer
-        weights = {t.name: t for t in model.graph.initializer}
+        weights = index_by_name(model.graph.initializer)
         same = {
             t.name
             for t in their_graph.initializer
@@ -327,7 +324,7 @@ def _load_copy(graph: Graph) -> Any:
 def _names(graph: Any) -> tuple[set[str], set[str]]:
     """Return the names of a graph's tensors, and of those in bodies, with the ones they capture."""
     own, *inner = all_graphs(graph)
-    return set(tensor_names(own)), set(chain.from_iterable(map(tensor_names, inner)))
+    return set(tensor_names(own)), set(flatten(map(tensor_names, inner)))
 
 
 def _find_called(model: Any) -> set[FunctionKey]:

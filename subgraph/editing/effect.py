@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from subgraph.graph import protobuf, region
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.value_types import holds_maps
+from subgraph.reach import flatten, restrict
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -45,7 +45,7 @@ def effect(
     """
     changed = load(after)
     both = [name for name in before.outputs if name in changed.outputs]
-    shapes = {k: v for k, v in feeding.shapes.items() if k in changed.inputs}
+    shapes = restrict(feeding.shapes, changed.inputs)
     with folders.temporary() as folder:
         ours = compute_outputs(before, feeding, reference, folder / "before")
         theirs = compute_outputs(
@@ -116,7 +116,7 @@ def edge_values(
     graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
 ) -> Sequence[Records]:
     """Compute the inputs of nodes and all below them, per sample, with files in a folder."""
-    below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in first))
+    below = graph.descendants(flatten(graph.select(word).nodes for word in first))
     boundary = region.build_region(graph, below, keep_random=True)
     names = [n for n in boundary.entering if not graph.is_weight(n)]
     return compute_values(graph, names, feeding, reference, folder).records

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -19,6 +18,7 @@ from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.nested import assign, rename
 from subgraph.graph.region import build_region
 from subgraph.graph.value_types import read_type
+from subgraph.reach import flatten, index_by_name
 from subgraph.storage.tensors import Records
 from subgraph.text import clean, count, nearest
 from subgraph.types import JsonObject, StringMap
@@ -56,7 +56,7 @@ def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
     kept_outputs = [v for v in graph.output if v.name not in joined.values()]
     theirs = [_name_all(v, called[v.name]) for v in other.model.graph.output]
     if order := _order(other):
-        known = {v.name: v for v in (*graph.output, *theirs)}
+        known = index_by_name((*graph.output, *theirs))
         kept_outputs = [known[n] for n in order if n in known]
         theirs = []
     assign(graph.output, [*kept_outputs, *theirs])
@@ -94,7 +94,7 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
                     code="edit.unknown-tensor",
                 )
         joined[taker] = output
-    makers = {v.name: v for v in one.model.graph.output}
+    makers = index_by_name(one.model.graph.output)
     for taker, output in joined.items():
         a = read_type(makers[output].type)
         b = read_type(other.inputs[taker].type)
@@ -164,7 +164,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
     new = {name: takes_over.get(first, first) for name, first in new.items()} | takes_over
     declared = {v.name for v in (*model.input, *model.output)}
     rename(model, lambda n: new.get(n, n), str)
-    infos: JsonObject = {v.name: v for v in model.value_info}
+    infos: JsonObject = index_by_name(model.value_info)
     assign(model.value_info, [v for n, v in infos.items() if n not in declared and n not in new])
     draft.sort()
     draft.drop_unused_functions()
@@ -216,7 +216,7 @@ def remove_tail(
         NoRegion: nothing would be left.
         ModelError: a type at the boundary is unknown.
     """
-    below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in selectors))
+    below = graph.descendants(flatten(graph.select(word).nodes for word in selectors))
     if len(below) == len(graph.nodes):
         raise NoRegion(
             "nothing is left: all nodes are below",

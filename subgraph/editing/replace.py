@@ -7,7 +7,6 @@ topologically.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import chain
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -16,6 +15,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.nested import assign
 from subgraph.graph.region import Region
 from subgraph.graph.value_types import DeclaredType, read_type
+from subgraph.reach import flatten
 from subgraph.text import clean, nearest
 from subgraph.types import StringMap
 
@@ -83,7 +83,7 @@ def find_owned_nodes(graph: Graph, region: Region) -> set[int]:
     for i in reversed(region.pulled):
         readers = graph.readers_of(graph.makes[i])
         outputs = set(graph.makes[i]).intersection(graph.outputs)
-        if not outputs and gone.issuperset(chain.from_iterable(readers.values())):
+        if not outputs and gone.issuperset(flatten(readers.values())):
             gone.add(i)
     return gone
 
@@ -170,7 +170,7 @@ def _drop_twins(draft: Draft, begin: int) -> None:
     """Remove what makes a tensor that a node before `begin` makes: constants that region and model
     both need."""
     graph = draft.model.graph
-    made = set(filter(None, chain.from_iterable(node.output for node in graph.node[:begin])))
+    made = set(filter(None, flatten(node.output for node in graph.node[:begin])))
     assign(
         graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)]
     )

@@ -15,11 +15,11 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 from subgraph import children
 from subgraph.errors import BackendError, UsageError
+from subgraph.reach import flatten
 from subgraph.storage.folders import cache_folder
 from subgraph.system import PYTHON, hardware
 
@@ -162,7 +162,7 @@ def _fetching(processor: str, folder: Path) -> list[list[str]]:
     apt = [
         "apt-get",
         "-q",
-        *chain.from_iterable(("-o", f"{key}={value}") for key, value in settings.items()),
+        *flatten(("-o", f"{key}={value}") for key, value in settings.items()),
     ]
     wanted = ["install", "--download-only", "--yes", "--no-install-recommends", *PACKAGES]
     return [[*apt, "update"], [*apt, *wanted]]
@@ -195,16 +195,14 @@ def wheels(processor: str) -> list[str]:
         BackendError: its system is damaged.
     """
     library = next(
-        chain.from_iterable(
-            system(processor).glob(f"{lib}/*/libc.so.6") for lib in ("lib", "usr/lib")
-        ),
+        flatten(system(processor).glob(f"{lib}/*/libc.so.6") for lib in ("lib", "usr/lib")),
         None,
     )
     found = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
     if not found:
         raise _make_damaged_error(processor)
     names = ("2014", *(f"_2_{minor}" for minor in GLIBC if minor <= int(found[1])))
-    platforms = chain.from_iterable(("--platform", f"manylinux{n}_{processor}") for n in names)
+    platforms = flatten(("--platform", f"manylinux{n}_{processor}") for n in names)
     return ["--python-version", python_version(processor), "--implementation", "cp", *platforms]
 
 

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import util
-from itertools import chain
 from pathlib import Path
 
 from subgraph import children
 from subgraph.environments import emulated
 from subgraph.errors import BackendError, OutputError, explain_os_error
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.folders import cache_folder
@@ -119,7 +119,7 @@ def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
     )
     return [
         *(["--index-url", index_url] if index_url else []),
-        *chain.from_iterable(("--find-links", place) for place in places),
+        *flatten(("--find-links", place) for place in places),
     ]
 
 

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import util
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +25,7 @@ from subgraph.environments import emulated, installation
 from subgraph.environments.installation import QUIET, Installation, make
 from subgraph.errors import BackendError, UsageError
 from subgraph.lazy import metadata
+from subgraph.reach import flatten
 from subgraph.storage.folders import cache_folder
 from subgraph.system import link_folder
 from subgraph.types import Strings
@@ -212,9 +212,7 @@ def find_installed(backend: str, variant: str = "") -> list[str]:
     begin = f"{variant or package(backend)[0]}=="
     found = {
         word.removeprefix(begin)
-        for word in chain.from_iterable(
-            installation.requirements(f)[:1] for f in installation.every()
-        )
+        for word in flatten(installation.requirements(f)[:1] for f in installation.every())
         if word.startswith(begin)
     }
     return sorted(found, key=parse)

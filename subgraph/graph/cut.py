@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,6 +49,7 @@ from subgraph.graph.value_types import (
     read_type,
     set_tensor,
 )
+from subgraph.reach import flatten, index_by_name, restrict
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record, Records
 from subgraph.types import StringMap, Strings, frozen
@@ -222,7 +223,7 @@ def cut_region(
     own = {*inputs, *graph.iter_outputs(region.all_nodes)}
     makers = () if captured else graph.producers(inputs)
     declared = graph.value_infos(own.union(graph.iter_inputs(makers)))
-    infos = {n: v for n, v in declared.items() if n in own}
+    infos = restrict(declared, own)
     if not captured and _contradicts_declarations(graph, region, inputs, declared):
         inferred = _infer_types(graph, [n for n in infos if n not in graph.inputs])
         infos = {n: _correct_type(v, inferred.get(n)) for n, v in infos.items()}
@@ -307,7 +308,7 @@ def build_model(
         for name in names:
             declare(declarations, name, infos.get(name), types.get(name))
     if model.ir_version < 4:  # every initializer must be an input as well
-        declared = {v.name: v for v in graph.model.graph.input}
+        declared = index_by_name(graph.model.graph.input)
         for tensor in out.initializer:
             type_proto = protobuf.protos().TypeProto()
             set_tensor(type_proto, tensor.data_type, tensor.dims)
@@ -462,7 +463,7 @@ def consistent_infos(
     no boundary type departs from its declaration; in a `pinned` cut only if they are fixed, and if
     all inputs of the model have a fixed shape.
     """
-    boundary = {n: v for n, v in infos.items() if n in types}
+    boundary = restrict(infos, types)
     if pinned:
         complete = [n for n, v in boundary.items() if is_complete(v.type)]
         fits = all(is_fixed(v.type) for v in graph.inputs.values())
@@ -479,7 +480,7 @@ def drop_open_shapes(model: ModelProto) -> None:
     for function in model.functions:
         function.ClearField("value_info")
     standard = [node for node in model_nodes(model) if node.domain in STANDARD]
-    for body in chain.from_iterable(map(bodies, standard)):
+    for body in flatten(map(bodies, standard)):
         body.ClearField("value_info")
         for info in (*body.input, *body.output):
             if info.type.HasField("tensor_type") and not is_fixed(info.type):

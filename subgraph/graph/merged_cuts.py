@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,6 +29,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, Cut
 from subgraph.graph.nested import FunctionKey, all_tensors, functions_of, rename, tensors_in
+from subgraph.reach import flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records
 from subgraph.types import StringMap, frozen
@@ -64,11 +64,11 @@ class MergedCut:
     @property
     def output_names(self) -> list[str]:
         """The outputs of the merged model."""
-        return list(chain.from_iterable(names.values() for names in self.outputs))
+        return list(flatten(names.values() for names in self.outputs))
 
     def feeds(self, tensors: Records) -> list[Record]:
         """Return the inputs of the merged model: tensors of the source model by its input names."""
-        names = chain.from_iterable(names.items() for names in self.inputs)
+        names = flatten(names.items() for names in self.inputs)
         return [replace(tensors[name], name=merged) for name, merged in names]
 
     def split(self, outputs: Records) -> list[dict[str, Record]]:

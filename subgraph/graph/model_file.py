@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 
 from subgraph.errors import OutputError, explain_os_error
@@ -12,6 +11,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import all_tensors
 from subgraph.graph.value_types import is_fixed, pin
+from subgraph.reach import flatten
 from subgraph.storage.digest import digest, file_digest
 
 
@@ -25,9 +25,7 @@ def external_files(graph: Graph) -> dict[str, Path]:
         DataError: a location leads out of the model's folder, or its file is missing or too short.
     """
     found = {}
-    for tensor in chain.from_iterable(
-        map(all_tensors, (graph.model.graph, *graph.model.functions))
-    ):
+    for tensor in flatten(map(all_tensors, (graph.model.graph, *graph.model.functions))):
         if protobuf.in_other_file(tensor):
             location = next((str(e.value) for e in tensor.external_data if e.key == "location"), "")
             found[location] = protobuf.locate(tensor, graph.path).file

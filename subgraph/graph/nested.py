@@ -7,10 +7,10 @@ are separate graphs, which the caller passes in addition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from subgraph.graph.properties import BODY_OPS, HOLDS_TENSOR, PROPERTIES
+from subgraph.reach import flatten
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TensorProto
@@ -159,7 +159,7 @@ def find_called(
 def list_captured(node: NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
     each once."""
-    return list(dict.fromkeys(chain.from_iterable(map(free_names, bodies(node)))))
+    return list(dict.fromkeys(flatten(map(free_names, bodies(node)))))
 
 
 def free_names(body: GraphProto) -> list[str]:
@@ -167,8 +167,8 @@ def free_names(body: GraphProto) -> list[str]:
     own = {v.name for v in (*body.input, *body.initializer)} | {
         s.values.name for s in body.sparse_initializer
     }
-    own |= set(chain.from_iterable(inner.output for inner in body.node))
-    read = list(chain.from_iterable((*inner.input, *list_captured(inner)) for inner in body.node))
+    own |= set(flatten(inner.output for inner in body.node))
+    read = list(flatten((*inner.input, *list_captured(inner)) for inner in body.node))
     read += [v.name for v in body.output]
     return [name for name in dict.fromkeys(read) if name and name not in own]
 

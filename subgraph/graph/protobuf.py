@@ -29,7 +29,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
 from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError, explain_os_error
 from subgraph.lazy import np
+from subgraph.reach import flatten
 from subgraph.storage import dtypes, folders
 from subgraph.storage.file_kinds import HEAD, recognize
 from subgraph.storage.tensors import np_dtype
@@ -156,7 +156,7 @@ def _reading_pool() -> Any:
     reading.enum_type = features.CLOSED
     reading.repeated_field_encoding = features.EXPANDED
     for message in file.message_type:
-        inner = chain.from_iterable(nested.field for nested in message.nested_type)
+        inner = flatten(nested.field for nested in message.nested_type)
         for field in (*message.field, *inner):
             if field.type_name:
                 field.type_name = field.type_name.replace(".onnx.", ".subcut.")

@@ -8,13 +8,13 @@ quotient of the same functions in single operators.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
 from subgraph.lazy import np
+from subgraph.reach import flatten, index_by_name
 from subgraph.storage.dtypes import Scale
 from subgraph.types import Array
 
@@ -85,9 +85,7 @@ def quantizes_itself(graph: Graph) -> bool:
     from subgraph.graph.graph import VALUE
 
     made = list(
-        chain.from_iterable(
-            graph.makes[i][:1] for i, node in enumerate(graph.nodes) if makes_steps(node)
-        )
+        flatten(graph.makes[i][:1] for i, node in enumerate(graph.nodes) if makes_steps(node))
     )
     return VALUE in graph.kinds(made).values()
 
@@ -153,7 +151,7 @@ def _is_computed(graph: Graph, name: str) -> bool:
 
 def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:
     """Return the scales that an operator of TensorFlow Lite states for outputs and model inputs."""
-    attributes = {a.name: a for a in node.attribute}
+    attributes = index_by_name(node.attribute)
     inputs = [name if name in graph.inputs else "" for name in node.input]
     for word, names in (("input_", inputs), ("", node.output)):
         if f"{word}scale" in attributes:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
-from itertools import chain
 
 from subgraph.documents import json_key
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection, find_made_twice
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.text import clean
 from subgraph.types import Strings, frozen
 
@@ -110,10 +110,10 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
             "name a node with --start and one with --end",
             code="region.no-ends",
         )
-    start_nodes = {*chain.from_iterable(s.nodes for s in starts)}
+    start_nodes = {*flatten(s.nodes for s in starts)}
     # nodes of lower rank depend on no start
     floor = min((graph.rank[i] for i in start_nodes), default=0)
-    upstream = graph.ancestors(chain.from_iterable(s.nodes for s in ends), floor)
+    upstream = graph.ancestors(flatten(s.nodes for s in ends), floor)
     inside = start_nodes & upstream
     for i in graph.in_order(upstream - inside):
         if not inside.isdisjoint(graph.predecessors(i)):
@@ -334,10 +334,10 @@ class Surroundings:
 def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
     """Return the region, its producers and consumers, their other neighbors and the tensors."""
     inside = set(nodes)
-    upstream = set(chain.from_iterable(map(graph.predecessors, inside))) - inside
-    downstream = set(chain.from_iterable(map(graph.successors, inside))) - inside
-    siblings = set(chain.from_iterable(map(graph.successors, upstream))) | set(
-        chain.from_iterable(map(graph.predecessors, downstream))
+    upstream = set(flatten(map(graph.predecessors, inside))) - inside
+    downstream = set(flatten(map(graph.successors, inside))) - inside
+    siblings = set(flatten(map(graph.successors, upstream))) | set(
+        flatten(map(graph.predecessors, downstream))
     )
     order = [
         *graph.in_order(inside),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign
+from subgraph.reach import flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 from subgraph.types import frozen
@@ -145,7 +145,7 @@ def _innermost(proto: TypeProto) -> TypeProto:
 
 def common_type(records: Sequence[Record]) -> TypeProto:
     """Return the type of one tensor in all samples; a dimension or rank that differs is open."""
-    dims = common_shape(set(chain.from_iterable(r.shapes for r in records)))
+    dims = common_shape(set(flatten(r.shapes for r in records)))
     proto = inner = protobuf.protos().TypeProto()
     if "optional" in records[0].form:
         inner = inner.optional_type.elem_type

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from subgraph.documents import absent, json_key
@@ -25,6 +24,7 @@ from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, find_source, read_node_metadata
+from subgraph.reach import flatten
 from subgraph.runtime.inputs import Feeding, OriginKind
 from subgraph.types import Strings, frozen, frozen_keywords
 
@@ -215,7 +215,7 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
     """
-    facts = _facts(graph, list(chain.from_iterable(graph.makes)), feeding)
+    facts = _facts(graph, list(flatten(graph.makes)), feeding)
     origins = {name: str(origin) for name, origin in facts.measured.origins.items()}
     return ModelDocument(
         **vars(facts.head("model")),
@@ -245,7 +245,7 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
     selected = graph.select_all(selector)
     facts = _facts(
         graph,
-        list(chain.from_iterable((*graph.reads[i], *graph.makes[i]) for i in selected)),
+        list(flatten((*graph.reads[i], *graph.makes[i]) for i in selected)),
         feeding,
     )
     return NodesDocument(

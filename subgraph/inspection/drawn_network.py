@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 from subgraph.bodies.model import Part
@@ -26,6 +25,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
 from subgraph.origins.source import SCOPE_NAMES, parse_texts
+from subgraph.reach import flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings
@@ -79,7 +79,7 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
 def make_labeled_network(graph: Graph) -> Network:
     """Return the drawn network with each node by its label, without weights, for a document."""
     whole = network(graph)
-    seen = {*whole.inputs, *chain.from_iterable(whole.makes)}
+    seen = {*whole.inputs, *flatten(whole.makes)}
     return replace(
         whole,
         names=[graph.label(i) for i in range(len(graph.nodes))],

@@ -30,7 +30,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,7 +52,7 @@ from subgraph.graph.properties import (
 )
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
 from subgraph.precision import Precision
-from subgraph.reach import invert
+from subgraph.reach import flatten, invert
 from subgraph.types import Array, frozen
 
 RULES = """
@@ -276,7 +275,7 @@ class Scaling:
         self.graph = graph
         self.shapes = shapes
         self._floats = shapes.keys() - graph.inputs.keys()
-        self._captured = set(chain.from_iterable(map(list_captured, graph.nodes)))
+        self._captured = set(flatten(map(list_captured, graph.nodes)))
         self._rules = list(map(self._find_rule, graph.nodes))
         self._equations = list(map(self._read_equations, graph.nodes, self._rules))
         self._links = self._find_links()

@@ -13,7 +13,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_upstream
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import common_shape, tensor_type
+from subgraph.reach import flatten
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for
@@ -283,7 +283,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
     if len(captured) == 1:
         return dict(captured[0].origins)
     samples = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
-    return dict.fromkeys(chain.from_iterable(s.origins for s in captured), samples)
+    return dict.fromkeys(flatten(s.origins for s in captured), samples)
 
 
 # ------------------------------------------------------------ elements
@@ -292,7 +292,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
 def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> MeasuredTensor:
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
-    shapes = list(chain.from_iterable(r.shapes for r in records))
+    shapes = list(flatten(r.shapes for r in records))
     measured = []
     for k, record in enumerate(records):
         measured += [_measure_file(folder / str(k) / file, record) for file in record.files]

@@ -45,6 +45,7 @@ from subgraph.documents import from_json, parse_toml, read_text
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import opsets
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.text import clean, nearest
 from subgraph.types import StringMap, frozen
@@ -165,7 +166,7 @@ def entries(
     """
     found = {}
     homes = (sorted(home.glob(f"{runtime}/*.toml")) for home in (HOME, *folders))
-    for file in chain.from_iterable(homes):
+    for file in flatten(homes):
         try:
             text = _text(file)
             named = OPERATOR.search(text)
@@ -225,7 +226,7 @@ def _require_conditions(entry: Entry) -> None:
         InputError: A condition has an unknown form, or names an attribute that the operator lacks.
     """
     versions = opsets.history(entry.operator, "")
-    attributes = set(chain.from_iterable(version.attributes for version in versions))
+    attributes = set(flatten(version.attributes for version in versions))
     for key, value in chain(entry.when.items(), entry.unless.items()):
         found = CONDITION.fullmatch(f"{key} = {value}")
         if found is None or found["type"] not in (None, *TYPE_NUMBERS):

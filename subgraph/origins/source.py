@@ -13,13 +13,13 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from subgraph.documents import absent, json_key
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.reach import flatten
 from subgraph.text import short_path, shorten
 from subgraph.types import frozen
 
@@ -82,7 +82,7 @@ def find_source(graph: Graph, index: int) -> Source | None:
     if graph.nodes[index].metadata_props:
         return _read_own_source(graph, index)
     makers = [graph.maker[name] for name in graph.reads[index] if name in graph.maker]
-    readers = list(chain.from_iterable(graph.readers.get(name, ()) for name in graph.makes[index]))
+    readers = list(flatten(graph.readers.get(name, ()) for name in graph.makes[index]))
     around = [*((i, "before") for i in makers), *((i, "behind") for i in readers)]
     found = (
         (_read_own_source(graph, i), where) for i, where in around if graph.nodes[i].metadata_props

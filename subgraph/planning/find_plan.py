@@ -30,6 +30,7 @@ from subgraph.planning.lists.names import render
 from subgraph.planning.lower import lower_model
 from subgraph.planning.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
 from subgraph.planning.smallest_set import Found, smallest
+from subgraph.reach import flatten
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import Part, digest, file_digest
@@ -192,7 +193,7 @@ class Planner:
                 read, and of its outputs.
         """
         graph = self.trials.graph
-        reads = list(chain.from_iterable(self.places[k].reads for k in kept))
+        reads = list(flatten(self.places[k].reads for k in kept))
         outputs = sorted({name for i, name in reads if i == OUTPUT})
         nodes = {i for i, _ in reads if i != OUTPUT}
         for _ in range(rounds):

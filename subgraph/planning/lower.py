@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from subgraph.planning.places import (
     Rounded,
     Twin,
 )
+from subgraph.reach import flatten
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.dtypes import TYPE_NUMBERS
@@ -275,7 +275,7 @@ def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mappi
         is_low = twin.forms.get(name) == form if name else twin.rounded.get(i) == form
         stored |= {n: "low" if is_low else "between" for n in names if stored.get(n) != "between"}
     sizes = {"low": 0, "between": 0, "float": 0}
-    for name in dict.fromkeys(chain.from_iterable(graph.reads)):
+    for name in dict.fromkeys(flatten(graph.reads)):
         weight = graph.constant(name)
         if weight is not None and weight.data_type == FLOAT:
             sizes[stored.get(name, "float")] += protobuf.nbytes(weight)

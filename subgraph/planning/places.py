@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
-from itertools import chain
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from subgraph.graph.quantization import AXIS, constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
 from subgraph.precision import Precision
-from subgraph.reach import invert
+from subgraph.reach import flatten, invert
 from subgraph.storage.dtypes import Scale
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.types import Array, frozen
@@ -164,7 +163,7 @@ def blocks(graph: Graph) -> dict[int, str]:
     Complexity: linear in the nodes.
     """
     order = graph.order
-    kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
+    kinds = graph.kinds(list(flatten(graph.makes)))
     last = invert((k, graph.reads[i]) for k, i in enumerate(order)) | dict.fromkeys(
         graph.outputs, len(order)
     )
@@ -230,7 +229,7 @@ def round_nodes(graph: Graph, precision: Precision) -> Twin:
 
 def lower_by_command(graph: Graph, precision: Precision) -> Twin:
     """Every node that computes values of the inputs, which the candidate's own converter lowers."""
-    kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
+    kinds = graph.kinds(list(flatten(graph.makes)))
     lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
     return Twin(precision, by_command=frozenset(lowered))
 

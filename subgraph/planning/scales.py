@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +37,7 @@ from subgraph.inspection.ranges import measure
 from subgraph.planning.find_plan import compare_outputs
 from subgraph.planning.lower import quantize_model
 from subgraph.precision import Precision
+from subgraph.reach import flatten
 from subgraph.results.plan import PlanScales, ScaledTensor
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Feeding
@@ -275,7 +275,7 @@ def rescale(scaling: Scaling, exponents: Mapping[str, Exponent]) -> Rescaled:
             assign(node.attribute, [*others, helper.make_attribute("epsilon", value)])
     for name in filter(exponents.get, graph.outputs):
         inner = f"{name}_scaled"
-        for names_of in chain.from_iterable((node.input, node.output) for node in proto.node):
+        for names_of in flatten((node.input, node.output) for node in proto.node):
             names_of[:] = [inner if n == name else n for n in names_of]
         made.scale(inner, -exponents[name], name)
     made.draft.drop_unread()

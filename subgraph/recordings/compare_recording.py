@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, islice, product
+from itertools import islice, product
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from subgraph.graph.properties import REARRANGES, REQUANTIZES
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.precision import Precision
+from subgraph.reach import flatten, restrict
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.matching.align import (
@@ -126,7 +127,7 @@ def _judge_matches(
         every[name] = judging.judge_row(name)
         if choice.fail_fast and name in only and every[name].is_error:
             break
-    rows = {n: row for n, row in every.items() if n in only}
+    rows = restrict(every, only)
     unexplained = tuple(n for n, row in every.items() if row.is_error)
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
@@ -160,7 +161,7 @@ def _is_wrong_first(compared: RunComparison) -> bool:
     """Return whether a tensor is wrong although no tensor recorded before it is wrong."""
     graph = compared.judge.model.graph
     first = (find_first_recorded(graph, name, compared.rows) for name in graph.inputs)
-    return any(compared.rows[n].failing for n in chain.from_iterable(first))
+    return any(compared.rows[n].failing for n in flatten(first))
 
 
 def _compare_misread_input(
@@ -191,12 +192,12 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     capture_tensors(judge.model, judge.model.graph.inputs)
     matched = tuple(_match_with_siblings(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
-        unread = [*chain.from_iterable(m.list_left_out(Reason.UNREADABLE) for m in matched)]
+        unread = [*flatten(m.list_left_out(Reason.UNREADABLE) for m in matched)]
         if unread:
             why = f"{len(unread)} could not be read: {unread[0].why}"
             what = f"none of {run.name} can be compared; {why}"
             raise InputError(what, code="recording.unreadable")
-        recorded = ", ".join([e.name for e in chain.from_iterable(run.samples)][:3])
+        recorded = ", ".join([e.name for e in flatten(run.samples)][:3])
         held = f"it holds {recorded} …; the model {', '.join(judge.model.tensors()[:3])} …"
         what = f"nothing in {run.name} is of this model: {held}"
         raise InputError(what, "is it a dump of another model?", code="recording.no-match")
@@ -241,7 +242,7 @@ class _Judging:
     @cached_property
     def recorded(self) -> dict[str, None]:
         """The tensors that any sample holds, in the order of the model."""
-        found = set(chain.from_iterable(sample.matches for sample in self.matched))
+        found = set(flatten(sample.matches for sample in self.matched))
         return dict.fromkeys(filter(found.__contains__, self.judge.model.tensors()))
 
     @property
@@ -379,7 +380,7 @@ class _Judging:
         """
         samples = [m for m in self.matched if name in m.matches]
         others = (m.matches[name].alternatives for m in samples)
-        alike = dict.fromkeys((name, *chain.from_iterable(others)))
+        alike = dict.fromkeys((name, *flatten(others)))
         judgements = [self._judge_as_tensor(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 
@@ -402,7 +403,7 @@ class _Judging:
 
         graph = self.judge.model.graph
         region = regions.find_upstream_until(graph, [meant], is_certain)
-        matches = chain.from_iterable(m.matches.values() for m in samples)
+        matches = flatten(m.matches.values() for m in samples)
         unknown = {match.tensor for match in matches if match.is_order_unknown}
         if region is None or not unknown.isdisjoint((name, *region.inputs)):
             return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import reduce
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 from subgraph.comparison.noise.analysis import find_unrounded
@@ -25,7 +25,7 @@ from subgraph.graph.value_types import read_type
 from subgraph.log import log
 from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.recordings import recording
 from subgraph.recordings.dump_files import fill_open_dimension, scan, split_numbers
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
@@ -117,7 +117,7 @@ class RecordedRun:
     @property
     def has_guessed_shapes(self) -> bool:
         """Whether any file stores no shape."""
-        return any(entry.guessed for entry in chain.from_iterable(self.samples))
+        return any(entry.guessed for entry in flatten(self.samples))
 
     @property
     def channels_last(self) -> bool:
@@ -172,7 +172,7 @@ def _find_unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
         return {}
     written = WrittenNames(graph.maker, run.plain)
     entries = dict[str, DumpEntry]()
-    for entry in chain.from_iterable(run.samples):
+    for entry in flatten(run.samples):
         entries |= dict.fromkeys(written.meant_by(entry), entry)
     return find_unrounded(graph, entries, lambda name: entries[name].read())
 
@@ -275,7 +275,7 @@ def _apply_map(
     """Return the runs with the entries that the user names marked as those tensors."""
     known = dict[str, str]()
     for run in runs:
-        for name in chain.from_iterable(map(_list_names, chain.from_iterable(run.samples))):
+        for name in flatten(map(_list_names, flatten(run.samples))):
             known |= {run.plain(name): name, name: name}
     ours: dict[str, Strings] = {}
     tensor_map = expand_map(tensor_map, graph, known)
@@ -319,7 +319,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
 
 def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     """Join runs that hold nothing but inputs to every other run."""
-    inputs = [r for r in runs if all(e.role == "input" for e in chain.from_iterable(r.samples))]
+    inputs = [r for r in runs if all(e.role == "input" for e in flatten(r.samples))]
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
@@ -329,7 +329,7 @@ def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
         for k, sample in enumerate(run.samples):
             # where a run of inputs has fewer samples, its first one
             fed = [r.samples[k if len(r.samples) == len(run.samples) else 0] for r in inputs]
-            samples.append((*chain.from_iterable(fed), *sample))
+            samples.append((*flatten(fed), *sample))
         out.append(replace(run, samples=tuple(samples)))
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
 
@@ -352,7 +352,7 @@ def _choose_coarser(one: str, other: str) -> str:
 
 def find_claim(run: RecordedRun) -> str:
     """Find the precision in the recording, its names, or its types; the coarsest float's."""
-    entries = list(chain.from_iterable(run.samples))
+    entries = list(flatten(run.samples))
     if computed := {entry.computed for entry in entries} - {""}:
         return reduce(_choose_coarser, computed)
     outputs = (e for e in entries if e.role == "output")
@@ -381,8 +381,8 @@ def _make_feeding(
         raise UsageError(what, hint, code="recording.input-missing")
     records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
-    saved = chain.from_iterable(sample.values() for sample in records)
-    files = chain.from_iterable(record.files for record in saved)
+    saved = flatten(sample.values() for sample in records)
+    files = flatten(record.files for record in saved)
     names = dict.fromkeys(Path(file).name for file in files)
     return replace(feeding, inputs=tuple(names), records=records)
 
@@ -423,7 +423,7 @@ def _save_inputs(
 
     Raises InputError: one cannot be read, or is not what the model declares.
     """
-    stems = safe_names(dict.fromkeys(chain.from_iterable(samples)))
+    stems = safe_names(dict.fromkeys(flatten(samples)))
     records: list[dict[str, Record]] = [{} for _ in samples]
     for k, sample in enumerate(samples):
         place = folder / f"sample_{k}"

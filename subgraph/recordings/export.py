@@ -6,7 +6,6 @@ import fnmatch
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from subgraph.documents import Word, absent, from_json
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import codes, scales_of
+from subgraph.reach import flatten
 from subgraph.recordings import recording
 from subgraph.recordings.dump_files import scan
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, raw
@@ -172,7 +172,7 @@ def export(
             raise UnknownName(what, nearest=nearest(glob, names), code="tensor.unknown")
     with folders.aside(place.path) as work:
         written = (_export(entry, work, formats, forms, left_out) for entry in entries)
-        exported = [*chain.from_iterable(written)]
+        exported = [*flatten(written)]
         manifest = ExportManifest(
             source=origin, command=command, request=request, exported=exported, left_out=left_out
         )
@@ -216,7 +216,7 @@ def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
     specs = raw.read_manifest(files)
     own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data, *manifest.tensors)
     for tensor in own:
-        stored = chain.from_iterable(sample.files for sample in tensor.samples)
+        stored = flatten(sample.files for sample in tensor.samples)
         arrays = (f for f in stored if f.format == "npy")
         specs |= {f.file: (tensor.name, TensorSpec(f.dtype)) for f in arrays}
     if not specs:

@@ -22,6 +22,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection import lint
+from subgraph.reach import flatten
 from subgraph.recordings.compare_recording import ALL, Choice, compare_run
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
@@ -82,14 +83,14 @@ def find_intervals(
     rows = comparison.rows
     failing = [n for n, row in rows.items() if row.is_error]
     bad = {graph.maker[n] for n in failing if n in graph.maker}
-    below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
+    below = graph.descendants(flatten(graph.successors(i) for i in bad))
     behind = {n for n in rows if graph.maker.get(n) in below}
     wrong = [n for n in failing if n not in behind or (rows[n].alone and rows[n].is_certain)]
     certain = {n for n, row in rows.items() if row.is_certain}
     above = {n: regions.find_upstream_until(graph, [n], certain.__contains__) for n in wrong}
     inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
     groups = _group_by_region([n for n in wrong if n not in behind], inside)
-    taken = set(chain.from_iterable(inside[n] for n in chain.from_iterable(groups)))
+    taken = set(flatten(inside[n] for n in flatten(groups)))
     later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not inside[n] & taken]
     witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
     further = _group_by_region(later, inside)
@@ -107,7 +108,7 @@ def _make_interval(
     names: Sequence[str],
     first: bool,
 ) -> Interval | None:
-    ends = list(chain.from_iterable((n, *rows[n].match.alternatives) for n in names))
+    ends = list(flatten((n, *rows[n].match.alternatives) for n in names))
     region = regions.find_upstream_until(graph, ends, certain.__contains__)
     if region is None:
         return None
@@ -146,7 +147,7 @@ def _group_by_region(names: Sequence[str], regions: Mapping[str, set[int]]) -> l
         touching = [g for g in groups if g[0] & regions[name]]
         groups = [g for g in groups if not g[0] & regions[name]]
         merged = set().union(regions[name], *(g[0] for g in touching))
-        groups.append((merged, [*chain.from_iterable(g[1] for g in touching), name]))
+        groups.append((merged, [*flatten(g[1] for g in touching), name]))
     return [names for _, names in groups]
 
 

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -20,6 +19,7 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
+from subgraph.reach import flatten
 from subgraph.recordings.dump_files import DamagedFile, Files, scan
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames
 from subgraph.storage import dtypes
@@ -78,7 +78,7 @@ class Recording:
         part of one tensor's name is one of all tensors in it.
         """
         written = WrittenNames(names, self.plain)
-        scopes = set(chain.from_iterable(_find_scopes(entry, written) for entry in self.entries))
+        scopes = set(flatten(_find_scopes(entry, written) for entry in self.entries))
         return replace(self, entries=tuple(_join_scopes(e, scopes) for e in self.entries))
 
 

@@ -26,7 +26,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import find_source
-from subgraph.reach import group_values
+from subgraph.reach import group_values, restrict
 from subgraph.recordings.interval import (
     REFERENCE,
     Interval,
@@ -288,12 +288,12 @@ class RecordedValues:
         self._require_inputs()
         inputs, outputs = run_recorded(self.matched[: len(self.samples)], self.region)
         captured_names = self.judge.model.values.records[0]
-        known = {n: s for n, s in stems.items() if n in captured_names}
+        known = restrict(stems, captured_names)
         placed = self.judge.model.values.copy_to(known, folder)
         out = []
         for k, captured in enumerate(placed):
             tensors = dict(captured.tensors)
-            given = {n: r for n, r in outputs[k].items() if n in stems}
+            given = restrict(outputs[k], stems)
             for name, record in {**inputs[k], **given}.items():
                 tensors[name] = copy_record(record, folder / str(k), stems[name])
             out.append(replace(captured, tensors=tensors))

@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import chain, takewhile
+from itertools import takewhile
 
 from subgraph.comparison import CLIPPED
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
-from subgraph.reach import reach
+from subgraph.reach import flatten, reach, restrict
 from subgraph.recordings.device_runs import AXIS_ORDERS, RecordedRun
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import capture_tensors, read_reference_value
@@ -142,9 +142,7 @@ class RunComparison:
 
     def list_left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
         """Return the entries that are not compared, for one of these reasons; of all samples."""
-        return list(
-            chain.from_iterable(matched.list_left_out(*reasons) for matched in self.matched)
-        )
+        return list(flatten(matched.list_left_out(*reasons) for matched in self.matched))
 
     @property
     def unlike(self) -> int:
@@ -244,7 +242,7 @@ class RunComparison:
         if self.matched and is_guessed and last != run.channels_last:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
-        matches = chain.from_iterable(sample.matches.values() for sample in self.matched)
+        matches = flatten(sample.matches.values() for sample in self.matched)
         holds = {match.tensor: match.holds for match in matches if match.holds}
         for names in _find_exchanged(holds):
             yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
@@ -264,7 +262,7 @@ class RunComparison:
         if self.unlike:
             neither = "neither the name nor the value of a tensor of the model"
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
-        matches = chain.from_iterable(sample.matches.values() for sample in self.matched)
+        matches = flatten(sample.matches.values() for sample in self.matched)
         by_value = any(match.how == "value" for match in matches)
         if self.failing and self.unseen_outputs and by_value:
             outputs = ", ".join(self.unseen_outputs)
@@ -343,7 +341,7 @@ def find_misread_input(
     best: tuple[float, MisreadInput | None] = math.inf, None
     rows = compared.rows if compared else {}
     known = compared.matched[0].matches if compared else {}
-    matches = {n: match for n, match in known.items() if n in rows}
+    matches = restrict(known, rows)
     for name in graph.inputs:
         wrong = [n for n in find_first_recorded(graph, name, matches) if rows[n].failing]
         if matches and not wrong:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from subgraph import plugins, system
+from subgraph.reach import flatten
 from subgraph.reports._compared import (
     PINNED_ALONE,
     Kind,
@@ -77,7 +77,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     findings = document.findings
     proof = _iter_proof_of_model(document)
     lines = [
-        *chain.from_iterable(finding_lines(f, proof) for f in findings[:1]),
+        *flatten(finding_lines(f, proof) for f in findings[:1]),
         *_iter_lines_of_model(document),
     ]
     why = reason(document.whole.verdict)
@@ -154,7 +154,7 @@ def _say_rounding(document: BisectDocument) -> str:
     """Return the headline if every finding is rounding: no node is a culprit."""
     findings = [f for f in document.findings if not everywhere(f)]
     shared = [[c.node for c in f.effect.contributors or ()] or f.nodes for f in findings]
-    nodes = list(dict.fromkeys(chain.from_iterable(shared)))
+    nodes = list(dict.fromkeys(flatten(shared)))
     verb = "contributes" if len(nodes) == 1 else "contribute"
     most = [f"{listed(nodes)} {verb} most"] if nodes else []
     what = f"not a bug, no node is a culprit (criterion {document.setup.criterion})"
@@ -169,7 +169,7 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
         f.kind is FindingKind.CULPRIT and f.certified and not wrong_input(f) for f in findings
     )
     if is_certain and 1 < len(findings) <= MAX_PIECES:
-        wrong = len(set(chain.from_iterable(map(all_indices, findings))))
+        wrong = len(set(flatten(map(all_indices, findings))))
         places = "; ".join(map(_say_place, findings))
         size = f"{wrong} of {total} in {len(findings)} places"
         return _fails(_name_failures(findings), _add_run(document, places), size)
@@ -373,7 +373,7 @@ def _say_body(found: InsideDocument, signature: Signature | None) -> str:
 def innermost(finding: Finding) -> list[Finding]:
     """Return the certified findings that are furthest inside of a finding, or the finding."""
     inner = [f for f in (finding.inside.findings if finding.inside else ()) if f.certified]
-    return list(chain.from_iterable(map(innermost, inner))) or [finding]
+    return list(flatten(map(innermost, inner))) or [finding]
 
 
 def evidence(finding: FindingDocument) -> tuple[str, list[str]]:

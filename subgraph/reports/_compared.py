@@ -12,11 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain, product
+from itertools import product
 from typing import Literal, TypeAlias
 
 from subgraph import system
 from subgraph.documents import Number
+from subgraph.reach import flatten
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.common import NextCommand, PreciseSetting
 from subgraph.results.compare import (
@@ -153,11 +154,11 @@ def view(document: ComparedDocument) -> View:
     if len(columns) == 1:
         columns.append("alone")
     several = len(recordings) > 1
-    noted = list(chain.from_iterable(product([r.name], r.notes) for r in recordings))
+    noted = list(flatten(product([r.name], r.notes) for r in recordings))
     noted += [(run.name, run.mistake) for run in recordings if run.mistake]
     counts = Counter[str]()
     names = defaultdict[str, list[str]](list)
-    for left in chain.from_iterable(run.files.left_out for run in recordings):
+    for left in flatten(run.files.left_out for run in recordings):
         counts[left.why] += left.count
         names[left.why] += left.names
     return View(
@@ -190,7 +191,7 @@ def list_judged_tensors(document: BisectDocument | ComparedDocument) -> list[Jud
         rows = document.whole.profile or ()
         return [JudgedTensor(r.index, r.node, r.tensor, r.error, r.status) for r in rows]
     lines = view(document).lines
-    cells = chain.from_iterable(product([n], n.cells[: places_in_cells(document)]) for n in lines)
+    cells = flatten(product([n], n.cells[: places_in_cells(document)]) for n in lines)
     return [JudgedTensor(n.index, n.node, n.tensor, c.error, c.status) for n, c in cells]
 
 

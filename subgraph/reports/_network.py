@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
-from subgraph.reach import invert
+from subgraph.reach import flatten, invert, restrict
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.reports._words import all_indices, is_proven
 from subgraph.results.bisect import BisectDocument, FindingDocument
@@ -51,13 +50,13 @@ def draw_network(
         findings = document.findings
     nodes = range(len(network.ops))
     numbers = invert((k, all_indices(f)) for k, f in enumerate(findings, 1))
-    inside = {i: k for i, k in numbers.items() if i in nodes}
+    inside = restrict(numbers, nodes)
     in_table = {row.index for row in rows}
     marks = Marks(
         found={i for i, k in inside.items() if is_proven(findings[k - 1])},
         suspects={i for i, k in inside.items() if not is_proven(findings[k - 1])},
         badges={i: str(k) for i, k in inside.items() if len(findings) > 1},
-        shares=dict(chain.from_iterable(map(_iter_shares, findings))),
+        shares=dict(flatten(map(_iter_shares, findings))),
         values={row.tensor: row.error for row in rows if row.error is not None},
         failed={row.tensor for row in rows if row.status is Status.FAIL},
         makes=dict(enumerate(map(tuple, network.makes))),

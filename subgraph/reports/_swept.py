@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.reports._words import cleaned, runtime
 from subgraph.results.sweep import SweepDocument, Totals
 from subgraph.text import align_columns, count, shorten, wrap
@@ -90,7 +89,7 @@ def _iter_operators(document: SweepDocument) -> Iterator[str]:
     numbers = range(len(document.candidates))
     words = [[w for w in WORDS if any(totals[k][w] for _, _, totals in mixed)] for k in numbers]
     if mixed:
-        head = ["operator", "tests", *chain.from_iterable(words)]
+        head = ["operator", "tests", *flatten(words)]
         cells = [head]
         for name, tests, totals in mixed:
             counts = []

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from itertools import chain
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar, cast
 
+from subgraph.reach import flatten
 from subgraph.reports._compared import Compared, View
 from subgraph.results.bisect import (
     FindingDocument,
@@ -187,7 +187,7 @@ def title(finding: FindingDocument) -> str:
 def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
     """Return the positions of a finding's nodes and of the regions that repeat it."""
     repeats = finding.place.repeats if isinstance(finding, FindingDocument) else None
-    return [*finding.indices, *chain.from_iterable(r.indices for r in repeats or ())]
+    return [*finding.indices, *flatten(r.indices for r in repeats or ())]
 
 
 def again(finding: FindingDocument) -> str:

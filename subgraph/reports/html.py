@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from itertools import chain, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from subgraph import system
 from subgraph.drawing import chart, svg
+from subgraph.reach import flatten
 from subgraph.reports._answer import answer, evidence
 from subgraph.reports._compared import (
     ComparedDocument,
@@ -140,7 +141,7 @@ def render_sweep(document: SweepDocument) -> str:
     """Return a sweep as a page: operators × candidates, and each test that is not right."""
     shown = cleaned(document)
     names = [c.name for c in shown.candidates]
-    results = chain.from_iterable(zip(repeat(r), r.results, names) for r in shown.rows)
+    results = flatten(zip(repeat(r), r.results, names) for r in shown.rows)
     bad = [one for one in results if one[1].status is not SweepOutcome.RIGHT]
     bad.sort(key=lambda one: list(SIGNS).index(one[1].status))
     about = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import chain
 
+from subgraph.reach import flatten
 from subgraph.reports import _swept, _text
 from subgraph.reports._answer import answer, evidence
 from subgraph.reports._compared import ComparedDocument
@@ -25,7 +25,7 @@ def render(document: BisectDocument) -> str:
     Blocks of code hold all names of a model, so that a tracker does not interpret them.
     """
     shown = cleaned(document)
-    reasons = list(chain.from_iterable(evidence(finding)[1] for finding in shown.findings))
+    reasons = list(flatten(evidence(finding)[1] for finding in shown.findings))
     lines = [
         *_head(answer(shown).says, _text.render(shown, most=UNLIMITED)),
         *(["", "## Evidence", "", *_fence(reasons, "text")] if reasons else []),

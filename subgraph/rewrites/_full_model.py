@@ -26,7 +26,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
@@ -35,6 +34,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import all_nodes, all_tensors
 from subgraph.graph.onnx_process import OnnxProcess
+from subgraph.reach import flatten
 from subgraph.rewrites._region_model import (
     FLOATS,
     INTEGERS,
@@ -118,7 +118,7 @@ class FullModel:
                 readers[tensor].append(node)
         names = defaultdict[int, dict[str, str]](dict)
 
-        made = set(chain.from_iterable(node.output for node in nodes))
+        made = set(flatten(node.output for node in nodes))
         for name in sorted(readers.keys() - made):
             self._split(new, name, readers[name], names)
         for i, node in enumerate(nodes):

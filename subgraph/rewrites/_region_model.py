@@ -17,6 +17,7 @@ from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.shape_inference import infer_model
 from subgraph.graph.value_types import set_tensor
+from subgraph.reach import flatten
 from subgraph.types import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -75,7 +76,7 @@ class RegionModel:
         }
         read = list(_read(self.nodes))
         self.readers = Counter(chain(read, (v.name for v in model.graph.output)))
-        made = set(chain.from_iterable(node.output for node in self.nodes))
+        made = set(flatten(node.output for node in self.nodes))
         self.inner = made.intersection(filter(None, read)) - self.constants.keys()
 
     def value(self, name: str) -> Array | None:
@@ -133,7 +134,7 @@ class RegionModel:
 def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
     for node in all_nodes(nodes):
         yield from node.input
-        yield from (v.name for v in chain.from_iterable(body.output for body in bodies(node)))
+        yield from (v.name for v in flatten(body.output for body in bodies(node)))
 
 
 def argument(node: NodeProto, position: int) -> str:
@@ -168,7 +169,7 @@ class Substitution:
         self._new: dict[int, list[NodeProto]] = {}
         self._weights: list[TensorProto] = []
         self._never = ""
-        used = chain.from_iterable((*node.input, *node.output) for node in source.nodes)
+        used = flatten((*node.input, *node.output) for node in source.nodes)
         self._taken = {*used, *source.constants}
         self.at(index)
 

@@ -9,6 +9,7 @@ from onnx import FunctionProto, NodeProto
 from subgraph.graph import protobuf
 from subgraph.graph.nested import bodies
 from subgraph.graph.opsets import STANDARD, newest_opsets, schema
+from subgraph.reach import index_by_name
 from subgraph.rewrites._region_model import RegionModel, Substitution
 from subgraph.types import JsonObject
 
@@ -24,8 +25,8 @@ def _body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         or not _means_the_same(body, source.opset)
     ):
         return ""
-    values = {a.name: a for a in node.attribute}
-    defaults = {a.name: a for a in body.attribute_proto}
+    values = index_by_name(node.attribute)
+    defaults = index_by_name(body.attribute_proto)
     known = schema(node.op_type, version).attributes
     defaults |= {n: a.default_value for n, a in known.items() if a.default_value.name}
     names = {

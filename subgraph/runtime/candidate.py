@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import field, fields, replace
 from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
+from subgraph.reach import flatten, pick
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
@@ -97,7 +97,7 @@ def find_options(head: str) -> Options:
     backend = device.spec.partition(":")[0] if device else name
     if backend not in plugins.own_names("backends"):
         return {}
-    named = chain.from_iterable(
+    named = flatten(
         one.options.items() for one in DEVICES.values() if one.spec.partition(":")[0] == backend
     )
     return {**dict(named), **capabilities(backend).options, **SPEC_OPTIONS}
@@ -261,7 +261,7 @@ class Candidate(RuntimeBuild):
         words: Iterable[str] = self.commands
         if self.runs_commands:
             folder = Path(str(self.options.get("folder", "")))
-            words = chain.from_iterable(map(command_line.split_values, words))
+            words = flatten(map(command_line.split_values, words))
         files = {word: contents(folder / word) for word in words}
         interpreters = [*code, command_line.OWN_INTERPRETER] if self.script else code
         return {
@@ -587,8 +587,8 @@ def _read_table(name: str, table: Any, file: Path) -> Candidate:
     else:
         for step in COMMANDS:
             command_line.split_command(where, step, table.get(step, "true"))
-        _check_forms(where, {key: table[key] for key in FORMS if key in table})
-        options = {key: table[key] for key in (*COMMANDS, *FORMS) if key in table}
+        _check_forms(where, pick(table, FORMS))
+        options = pick(table, (*COMMANDS, *FORMS))
         base = Candidate(name, "cmd", {**options, "folder": str(file.parent)})
     return replace(
         base,

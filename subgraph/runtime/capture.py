@@ -16,6 +16,7 @@ from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.log import log
+from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import (
     DRAWS,
     IMAGES,
@@ -83,7 +84,7 @@ def capture_samples(
             folder = into / str(k)
             folder.mkdir()
             run = reference.run(KEY, folder, stems, sample)
-            fed = {r.name: r for r in run.fed}
+            fed = index_by_name(run.fed)
             captured.append(
                 Captured(sample.label, run.by_name, fed, dict(run.origins), run.seconds)
             )

@@ -15,12 +15,13 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 
 from subgraph import system
 from subgraph.errors import UnknownName, UsageError
 from subgraph.plugins import HOME
+from subgraph.reach import flatten
 from subgraph.text import nearest
 from subgraph.types import StringMap, frozen
 
@@ -106,7 +107,7 @@ def split_values(command: str) -> list[str]:
         words = system.split(command)
     except ValueError:
         return [command]
-    parts = chain.from_iterable((word, word.partition("=")[2]) for word in words)
+    parts = flatten((word, word.partition("=")[2]) for word in words)
     return list(filter(None, parts))
 
 
@@ -197,7 +198,7 @@ def _contents(path: Path, size: int, changed: int) -> str:
 def find_packages(files: Iterable[Path]) -> list[str]:
     """Return the packages, with versions, of the Python interpreters among some files, sorted."""
     interpreters = [f for f in files if re.match(r"python[\d.]*(\.exe)?$", f.name)]
-    homes = chain.from_iterable((f.parent, f.resolve().parent) for f in interpreters)
+    homes = flatten((f.parent, f.resolve().parent) for f in interpreters)
     found = set[Path]()
     for home, name in product(set(homes), _LIBRARIES):
         for place in ("lib/python3*", "Lib", f"{home.name}/Lib"):

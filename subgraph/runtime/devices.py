@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from itertools import chain
 
+from subgraph.reach import flatten
 from subgraph.system import hardware
 from subgraph.types import StringMap, Strings, frozen
 
@@ -56,7 +56,7 @@ class Device:
     def options(self) -> dict[str, Strings]:
         """Options of the provider, as `backends.Options`: any value."""
         typed = (word.partition("=")[0] for word in self.spec.partition(":")[2].split(","))
-        switched = chain.from_iterable(self.switches.values())
+        switched = flatten(self.switches.values())
         return dict.fromkeys(filter(None, [*typed, *self.lowers, *switched]), ())
 
 

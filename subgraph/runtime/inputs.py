@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.value_types import read_type
 from subgraph.log import log
-from subgraph.reach import ungroup
+from subgraph.reach import flatten, ungroup
 from subgraph.runtime import datasets
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
@@ -262,7 +261,7 @@ class Feeding(FeedingOptions):
             UnknownName: The model has no input and no symbol of that name.
         """
         dims = {name: read_type(value.type)[2] or [] for name, value in graph.inputs.items()}
-        symbols = {dim for dim in chain.from_iterable(dims.values()) if isinstance(dim, str)}
+        symbols = {dim for dim in flatten(dims.values()) if isinstance(dim, str)}
         sizes = {}
         for name, shape in self.shapes.items():
             if name in symbols and name not in dims:
@@ -314,7 +313,7 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
     rows = list(zip(*folders, strict=True))
     labels = _distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
     return [
-        (label, common + list(chain.from_iterable(of for _, of in row)))
+        (label, common + list(flatten(of for _, of in row)))
         for label, row in zip(labels, rows, strict=True)
     ]
 

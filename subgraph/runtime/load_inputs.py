@@ -13,6 +13,7 @@ from subgraph import system
 from subgraph.errors import InputError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.lazy import np
+from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import (
     ARRAY_FOLDER,
     DRAWS,
@@ -64,7 +65,7 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
     origins: dict[str, InputOrigin] = {}
     computed = InputOrigin(OriginKind.COMPUTED, sample.origin) if sample.origin else None
     stems = inputs_by_stem(sample.names)
-    needed = {spec.name: spec for spec in sample.specs}
+    needed = index_by_name(sample.specs)
     for name, file in sample.files:
         if file == NOTHING and name in needed:
             feeds[name] = [] if needed[name].form == "sequence" else None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from subgraph.precision import Precision
+from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.storage.tensors import Record, RecordTuple
 from subgraph.types import Fields, StringMap, Strings, frozen
@@ -227,4 +228,4 @@ class ModelRun:
     @property
     def by_name(self) -> dict[str, Record]:
         """`tensors`, by name."""
-        return {record.name: record for record in self.tensors}
+        return index_by_name(self.tensors)

@@ -8,12 +8,12 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
-from itertools import chain
 from pathlib import Path
 
 from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
+from subgraph.reach import flatten, pick
 from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancestors
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
@@ -87,7 +87,7 @@ class ReferenceValues:
         """
         other = self._make([self.samples[0]] * len(inputs), reference)
         names = self.graph.inputs
-        other.records = [{n: sample[n] for n in names if n in sample} for sample in inputs]
+        other.records = [pick(sample, names) for sample in inputs]
         other.captured = self.captured[:1] * len(inputs)
         return other
 
@@ -186,7 +186,7 @@ class ReferenceValues:
 
     def _keep(self, k: int, tensors: Records, folder: Path) -> None:
         kept = {n: r.rebase(folder) for n, r in tensors.items()}
-        self.watched.add(chain.from_iterable(r.files for r in kept.values()))
+        self.watched.add(flatten(r.files for r in kept.values()))
         self.records[k].update(kept)
 
     def digest(self, records: Sequence[Record]) -> list[str]:

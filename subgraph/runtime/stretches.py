@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from subgraph.graph.cut import boundary_types, build_model
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.model_file import external_files
 from subgraph.log import log
-from subgraph.reach import reach
+from subgraph.reach import flatten, index_by_name, reach
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.storage import dtypes, folders
@@ -132,7 +132,7 @@ class StretchedModel:
                     "run it again",
                     code="weight.changed",
                 )
-            needed = set(chain.from_iterable(record.files for record in state.records.values()))
+            needed = set(flatten(record.files for record in state.records.values()))
             for path in folder.iterdir():
                 if path.name not in needed:
                     path.unlink()
@@ -157,7 +157,7 @@ class StretchedModel:
     def _enter(self, folder: Path, nodes: _Nodes, feeds: Feeds) -> RunState:
         """Return the state before the first node: the inputs that are read or requested."""
         if not isinstance(feeds, Sample):
-            records = {r.name: r for r in feeds}
+            records = index_by_name(feeds)
             return RunState(0, records, tuple(replace(r, files=()) for r in records.values()))
         graph = self.graph
         if not graph.inputs:
@@ -253,7 +253,7 @@ class _Nodes:
         self.requested = frozenset(asked)
         makers = {graph.maker[n] for n in self.requested if n in graph.maker}
         needed = graph.ancestors(makers)
-        named = chain.from_iterable((*graph.makes[i], *graph.reads[i]) for i in needed)
+        named = flatten((*graph.makes[i], *graph.reads[i]) for i in needed)
         kinds = graph.kinds(list(named))
         own = {
             i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])

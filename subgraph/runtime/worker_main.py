@@ -41,6 +41,7 @@ from subgraph.errors import (
 from subgraph.lazy import np
 from subgraph.plugins import HOME
 from subgraph.precision import Precision
+from subgraph.reach import index_by_name
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import (
@@ -413,7 +414,7 @@ class Server:
         fed = tuple(Record(n, *types[n], tensors.list_shapes(v), ()) for n, v in arrays.items())
         texts = {**{r.name: r.type_text for r in fed}, **getattr(run, "outputs", {})}
         results = {**arrays, **results}
-        before = {r.name: r for r in request.earlier}
+        before = index_by_name(request.earlier)
         saved = tuple(
             self._save(name, results[name], texts.get(name, ""), folder, stem, before.get(name))
             for name, stem in request.outputs.items()

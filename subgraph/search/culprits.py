@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import chain
 from typing import TypeAlias
 
+from subgraph.reach import flatten
 from subgraph.search.driver import Search
 from subgraph.search.oracle import (
     Finding,
@@ -148,7 +148,7 @@ def find_culprits(progress: Progress) -> Search[None]:
             state, progress.scope, finding, progress.findings, progress.profile.local
         )
         others = alike.regions_alike(state, progress.scope, smallest) if len(smallest) == 1 else []
-        for k in chain.from_iterable(others):
+        for k in flatten(others):
             state.weights[k] *= SAME_KIND
         finding = replace(finding, repeats=again)
         progress.findings.append(finding)
@@ -168,7 +168,7 @@ def acquit(progress: Progress) -> Search[None]:
     if len(progress.findings) < 2 or progress.rest is not Rest.AGREES:
         return
     for finding in [f for f in progress.findings if f.signature in NO_OUTPUT and len(f.items) == 1]:
-        named = chain.from_iterable(finding.regions)
+        named = flatten(finding.regions)
         whole = tuple(sorted({*progress.scope, *progress.skipped, *named}))
         if len(progress.findings) > 1 and (yield from state.tail(Purpose.TAIL, whole)).agrees:
             progress.findings.remove(finding)
@@ -185,7 +185,7 @@ def _off_everywhere(progress: Progress) -> Search[bool]:
     ]
     if last not in wrong:
         return False
-    culprits = list(chain.from_iterable(reversed(f.regions) for f in wrong))
+    culprits = list(flatten(reversed(f.regions) for f in wrong))
     off = yield from everywhere(state, progress.scope, culprits)
     if off:
         progress.findings = [
@@ -331,7 +331,7 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
 
 def _peel(progress: Progress, region: Items, finding: Finding) -> Search[bool]:
     """Remove a culprit and its repeats from the scope; return whether there is another culprit."""
-    progress.leave_out((*region, *chain.from_iterable(finding.repeats)))
+    progress.leave_out((*region, *flatten(finding.repeats)))
     progress.unconfirmed = region
     progress.searched = sum(1 for k in progress.scope if k < region[-1])
     if progress.profile.local and progress.hints:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
+from subgraph.reach import flatten
 from subgraph.search.culprits import Progress, Rest, acquit, find_culprits
 from subgraph.search.driver import (
     BudgetSpent,
@@ -223,7 +223,7 @@ def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
         findings.append(Finding(FindingKind.UNRESOLVED, suspects, signature, why=why))
     findings = merge_alike(state, sorted(findings, key=_rank))
     blamed = [f.regions for f in findings if f.kind is not FindingKind.UNRESOLVED]
-    named = set(chain.from_iterable(chain.from_iterable(blamed)))
+    named = set(flatten(flatten(blamed)))
     return ends(
         Outcome.DISAGREE,
         signature=whole.signature,

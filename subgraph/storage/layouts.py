@@ -13,10 +13,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from subgraph.errors import InputError
 from subgraph.lazy import np
+from subgraph.reach import flatten
 from subgraph.types import Array, Shape, Strings, frozen
 
 PLAIN = "NCHW NHWC HWCN CHWN NCDHW NDHWC DHWCN DHWNC NC CN".split()
@@ -77,7 +77,7 @@ class _Blocks:
     @property
     def order(self) -> Shape:
         """The order of parts in which those of one axis are neighbors."""
-        return tuple(map(self.parts.index, chain.from_iterable(map(self._find_parts, self.axes))))
+        return tuple(map(self.parts.index, flatten(map(self._find_parts, self.axes))))
 
     def _find_parts(self, axis: str) -> Strings:
         return (axis,) if axis in self.parts else (f"{axis}1", f"{axis}0")

@@ -28,6 +28,7 @@ from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs, region as regions
 from subgraph.precision import Precision
+from subgraph.reach import index_by_name
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import PLAIN, Reference, find_fixed_options
@@ -326,7 +327,7 @@ class ExpectedOutputs:
         def key(label: str) -> str:
             return digest("example noise/1", __version__, example.key, reference.identity(), label)
 
-        records = {r.name: r for r in (*example.inputs, *example.outputs)}
+        records = index_by_name((*example.inputs, *example.outputs))
         return RegionNoise(
             graph,
             region,

@@ -18,7 +18,6 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from subgraph.graph.opsets import newest_opsets, opset_of
 from subgraph.graph.properties import RANDOM_OPS
 from subgraph.graph.value_types import read_type
 from subgraph.log import log
+from subgraph.reach import flatten, index_by_name
 from subgraph.results.sweep import NamedTest
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
@@ -142,7 +142,7 @@ class OperatorTests(TestList):
         for pattern in patterns:
             found = {name for name in names if _is_named(pattern, *name)}
             if not found:
-                parts = list(filter(None, chain.from_iterable(names)))
+                parts = list(filter(None, flatten(names)))
                 raise UnknownName(
                     f"no operator or test '{pattern}'",
                     nearest=nearest(pattern, parts),
@@ -161,7 +161,7 @@ class OperatorTests(TestList):
         """Write the files of a test into a new folder; return the example."""
         folder.mkdir(parents=True)
         assert self.archive
-        files = list(chain.from_iterable(record.files for record in (*test.inputs, *test.outputs)))
+        files = list(flatten(record.files for record in (*test.inputs, *test.outputs)))
         for file in (MODEL, *files):
             (folder / file).write_bytes(self.archive.read(f"{test.name}/{file}"))
         inputs, outputs = (
@@ -401,7 +401,7 @@ def _is_random(folder: Path, inputs: Iterable[Record]) -> bool:
         return False
     graph = graphs.load(folder / MODEL)
     nodes = [graph.nodes[i] for i in graph.random_nodes]
-    fed = {r.name: r for r in inputs}
+    fed = index_by_name(inputs)
 
     def value(node: Any, place: int, default: Any) -> Any:
         name = node.input[place] if place < len(node.input) else ""

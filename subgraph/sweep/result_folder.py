@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 
 from subgraph.cases import case, evidence
@@ -36,7 +35,7 @@ from subgraph.cases.layout import CANDIDATE, LOG, REPORT_FILES, REPRO, REPRO_SCR
 from subgraph.documents import to_json
 from subgraph.graph import protobuf
 from subgraph.log import log
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.results.sweep import (
     CandidateEntry,
     NamedTest,
@@ -109,7 +108,7 @@ def make_document(
 def choose_exit_code(rows: Sequence[SweepRow]) -> int:
     """1 if anything is wrong, crashes or hangs, even if not every time; 5 if nothing was right
     either; else 0."""
-    results = list(chain.from_iterable(row.results for row in rows))
+    results = list(flatten(row.results for row in rows))
     if any(r.outcome in BAD or r.before for r in results):
         return 1
     return 0 if any(r.outcome is SweepOutcome.RIGHT for r in results) else 5

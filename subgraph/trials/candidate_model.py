@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +42,7 @@ from subgraph.graph.quantization import (
 from subgraph.graph.region import Region
 from subgraph.graph.value_types import read_type, set_tensor
 from subgraph.precision import Precision
-from subgraph.reach import reach
+from subgraph.reach import flatten, pick, reach
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
@@ -310,7 +309,7 @@ def find_joined_tensors(other: CandidateModel) -> list[Strings]:
 def _find_narrow_type(other: CandidateModel, nodes: Collection[int]) -> Precision | None:
     """Return the coarsest 16-bit float type among tensors of these nodes, as far as it is known."""
     graph = other.graph
-    names = set(chain.from_iterable((*graph.reads[i], *graph.makes[i]) for i in nodes))
+    names = set(flatten((*graph.reads[i], *graph.makes[i]) for i in nodes))
     types = {m.dtype for m in other.matches.values() if m.name in names}
     types |= {name_of(t.data_type, "") for t in map(graph.constant, names) if t}
     casts = (graph.nodes[i] for i in nodes if graph.ops[i] == "Cast")
@@ -451,7 +450,7 @@ def _convert_to_reference(
 def find_boundary_matches(other: CandidateModel, region: Region) -> Matches:
     """Return the matches of a region's boundary, which `load_own_model` reads back."""
     entering = {n: other._entering(n) for n in region.inputs if n in other.matches}
-    return entering | {n: other.matches[n] for n in region.outputs if n in other.matches}
+    return entering | pick(other.matches, region.outputs)
 
 
 def describe_matches(other: CandidateModel) -> str:

@@ -10,6 +10,7 @@ from subgraph import plugins
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
 from subgraph.log import log
+from subgraph.reach import restrict
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
@@ -33,7 +34,7 @@ def find_region_providers(trials: Trials, region: Region) -> Mapping[int, str]:
     with trials.model.temporary_folder() as folder:
         trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
         found = _map_to_nodes(trials.judge, folder / "model.onnx")
-    return {node: name for node, name in found.items() if node in region.nodes}
+    return restrict(found, region.nodes)
 
 
 def share(judge: Judge, found: Mapping[int, str]) -> str:

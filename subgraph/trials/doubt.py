@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from itertools import chain
 
 from subgraph.comparison import CLIPPED, JUMPS, ROUNDING_ALONE, STEPS
 from subgraph.errors import SubcutError
@@ -29,6 +28,7 @@ from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
+from subgraph.reach import flatten
 from subgraph.runtime.run_result import RunResult
 from subgraph.text import count
 from subgraph.trials.float_forms import IN_FLOAT, is_in_float
@@ -148,9 +148,7 @@ class NodeEvidence:
         another reason."""
         if not self.deviations or not self.is_excused:
             return ""
-        kinds = Counter(
-            chain.from_iterable(deviation.approximated for deviation in self.deviations)
-        )
+        kinds = Counter(flatten(deviation.approximated for deviation in self.deviations))
         pieces = ", ".join(f"{n} {op}" for op, n in kinds.most_common())
         worst = max(deviation.error for deviation in self.deviations)
         verb = "was" if self.unseen == 1 else "were"

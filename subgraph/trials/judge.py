@@ -32,7 +32,7 @@ from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
@@ -201,7 +201,7 @@ class Judge:
             return _require_evidence(self, region, verdict) if needs_evidence else verdict
         expected = self._get_expected(region)
         judgements = tuple(
-            chain.from_iterable(
+            flatten(
                 self._judgements(region, result, records, k) for k, records in enumerate(expected)
             )
         )
@@ -336,7 +336,7 @@ def files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterat
         ) from e
     values = judge.model.values
     boundary = region.boundary
-    fed = chain.from_iterable(map(records.get, boundary) for records in values.records)
+    fed = flatten(map(records.get, boundary) for records in values.records)
     files = (record.files for record in fed if record)
     if file := values.watched.find_change(chain(*files, *(result.files for result in results))):
         what = (

@@ -16,6 +16,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import assign
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.inspection.summary import attribute_text
+from subgraph.reach import index_by_name
 from subgraph.text import clean
 from subgraph.types import frozen
 
@@ -77,7 +78,7 @@ def iter_other_attributes(
     """Yield the other values of a node's attributes: its own and those with a default."""
     domain = canonical_domain(node.domain)
     known = schema(node.op_type, read_imports(model).get(domain, 1), domain)
-    own = {attribute.name: attribute for attribute in node.attribute}
+    own = index_by_name(node.attribute)
     for name, formal in sorted(known.attributes.items()) if known is not None else ():
         default = read_value(formal.default_value)
         given = read_value(own.get(name))

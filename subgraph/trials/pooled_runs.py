@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
@@ -24,6 +23,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.quantization import makes_steps
 from subgraph.graph.region import Region, find_upstream_until
+from subgraph.reach import flatten
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import digest
 from subgraph.trials.reference_model import ReferenceModel
@@ -177,7 +177,7 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     quantizers = [i for i in whole.nodes if makes_steps(graph.nodes[i])]
     kinds = graph.kinds(graph.makes[i][0] for i in quantizers)
     quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]
-    names = set(chain.from_iterable(quantized))
+    names = set(flatten(quantized))
     ends = [
         (_find_dequantized(graph, some), names - _find_requantized(graph, some))
         for some in quantized
@@ -190,7 +190,7 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
 def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
     """Return the dequantized tensors of codes if all their readers dequantize; the codes themselves
     if others read them."""
-    readers = list(chain.from_iterable(graph.readers.get(name, ()) for name in codes))
+    readers = list(flatten(graph.readers.get(name, ()) for name in codes))
     are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
     if not are_undone or not {*codes}.isdisjoint(graph.outputs):
         return codes

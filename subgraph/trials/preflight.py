@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ from subgraph.graph.region import Region
 from subgraph.inspection.validate import explain_refusal
 from subgraph.log import log
 from subgraph.precision import Precision
+from subgraph.reach import flatten, restrict
 from subgraph.runtime.python_objects import FULL_MODEL_ONLY
 from subgraph.runtime.run_result import Job, RunResult, from_stored
 from subgraph.storage import tensors
@@ -346,8 +346,7 @@ def _find_trait(expected: Arrays, given: Tensors) -> str:
 
 def _values_of(result: RunResult) -> dict[str, Value]:
     return {
-        of: record.value()
-        for of, record in chain.from_iterable(tensors.items() for tensors in result.tensors)
+        of: record.value() for of, record in flatten(tensors.items() for tensors in result.tensors)
     }
 
 
@@ -361,7 +360,7 @@ def _find_form(expected: Arrays, given: Tensors) -> str:
     wrong = {of: value for of, value in expected.items() if not is_right(value, given.get(of))}
     if len(wrong) == len(expected):
         return ""
-    return explain_form(wrong, {of: value for of, value in given.items() if of in wrong})
+    return explain_form(wrong, restrict(given, wrong))
 
 
 def _find_breach(inputs: Arrays, expected: Arrays, given: Tensors) -> str:

@@ -24,6 +24,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
+from subgraph.reach import restrict
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search.passes.shrink import split_components
 from subgraph.storage.tensors import Record, Records, Value, list_arrays, write_value
@@ -183,9 +184,7 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
         )
         for sample, outputs in zip(values, made, strict=True):
             for cut, expected in zip(merged.pieces, merged.split(outputs), strict=True):
-                errors = _errors(
-                    trials, cut.region, {n: r for n, r in expected.items() if n in sample}, sample
-                )
+                errors = _errors(trials, cut.region, restrict(expected, sample), sample)
                 if errors:
                     place = position[cut.region.nodes]
                     wrong[place] = max(*errors, wrong.get(place, 0.0))

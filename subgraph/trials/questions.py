@@ -22,7 +22,6 @@ model also requires evidence for an agreement (`comparison.evidence`).
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -33,6 +32,7 @@ from typing import TypeAlias
 from subgraph.errors import OutOfTime, OutputError, SubcutError
 from subgraph.graph.quantization import finds_scales
 from subgraph.log import log
+from subgraph.reach import flatten
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.inputs import DRAWS
 from subgraph.runtime.reference import Reference
@@ -93,7 +93,7 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
         names = first.differing(again)
     if trials.runner.contradicts_itself:
         verdicts = [trials.judge.verdict(whole, one) for one in (first, again)]
-        judgements = itertools.chain.from_iterable(verdict.outputs for verdict in verdicts)
+        judgements = flatten(verdict.outputs for verdict in verdicts)
         names |= {j.name for j in judgements if j.fails}
     return tuple(sorted(names))
 

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from subgraph.graph.cut import Cut, cut_region, freezable
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.region import Region
 from subgraph.log import log
+from subgraph.reach import flatten, pick
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
@@ -143,14 +143,12 @@ class ReferenceModel:
                 WorkerDied: it crashed.
         """
         ends = (region.boundary for region in regions)
-        self.values.need(list(chain.from_iterable(ends)))
+        self.values.need(list(flatten(ends)))
 
     def values_with(self, *feeds: Feeds) -> Feeds:
         """Return all known values per sample; those in `feeds` replace those of the reference."""
         samples = zip(self.values.records, *feeds, strict=True)
-        return [
-            dict(chain.from_iterable(tensors.items() for tensors in sample)) for sample in samples
-        ]
+        return [dict(flatten(tensors.items() for tensors in sample)) for sample in samples]
 
     def sample_groups(
         self, region: Region, feeds: Feeds | None = None
@@ -369,7 +367,7 @@ class OtherInputs:
             with self._lock:
                 for values in self._drawn_values:
                     values.need(names)
-                return list(chain.from_iterable(values.records for values in self._drawn_values))
+                return list(flatten(values.records for values in self._drawn_values))
         except OSError as e:
             log.debug("no other input is tried, for the disk is full: %s", e)
             return []
@@ -390,7 +388,7 @@ class OtherInputs:
         inputs = []
         for drawn in make_other_inputs(arrays):
             folder = self.new_folder()
-            given = {name: sample[name] for name in self.values.graph.inputs if name in sample}
+            given = pick(sample, self.values.graph.inputs)
             for i, (name, value) in enumerate(drawn.items()):
                 given[name] = write_value(name, value, folder, f"x{i}", given[name].type_text)
             inputs.append(given)
@@ -408,5 +406,5 @@ class OtherInputs:
             log.debug("the reference refuses another input: %s", e.what)
             if len(inputs) < 2:
                 return []
-            return list(chain.from_iterable(self._run_on_inputs([sample]) for sample in inputs))
+            return list(flatten(self._run_on_inputs([sample]) for sample in inputs))
         return [values]

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from threading import Lock
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from subgraph import plugins
 from subgraph.errors import InputError, NotInstalled, OutOfTime, SubcutError, UsageError
-from subgraph.reach import ungroup
+from subgraph.reach import flatten, ungroup
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
@@ -433,7 +433,7 @@ def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
     numbered = all(path.name.isdecimal() for path in classes)
     own: dict[str, set[int]] = {}
     for k, path in enumerate(classes):
-        for name in chain.from_iterable((file.name, file.stem) for file in path.iterdir()):
+        for name in flatten((file.name, file.stem) for file in path.iterdir()):
             own.setdefault(name, set()).add(int(path.name) if numbered else k)
     if unclear := next((name for name in names if len(own.get(name, ())) != 1), None):
         has = "several folders in it have" if unclear in own else "no folder in it has"

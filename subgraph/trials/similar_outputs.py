@@ -22,6 +22,7 @@ from subgraph.comparison.similarity.explanations import (
 from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
+from subgraph.reach import pick
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record, write_value
 from subgraph.text import clean
@@ -75,7 +76,7 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
     records = model.values.records
     if len(records) > MAX_SAMPLES:
         return
-    known = {n: records[0][n] for n in inputs if n in records[0]}
+    known = pick(records[0], inputs)
     images = [
         n
         for n, record in known.items()

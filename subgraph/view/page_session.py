@@ -38,7 +38,7 @@ from subgraph.inspection.drawn_network import (
 from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.summary import file_summary, weight_summary
 from subgraph.origins.source import find_source
-from subgraph.reach import ungroup
+from subgraph.reach import flatten, ungroup
 from subgraph.reports.html import plan_curve
 from subgraph.reports.text import first_lines
 from subgraph.results.bisect import InsideDocument
@@ -459,7 +459,7 @@ class ViewSession:
             for folder, of in reversed(self._cases)
             if of == prefix
         )
-        return list(chain.from_iterable(found))
+        return list(flatten(found))
 
     def show_case(self, folder: Path, names: Sequence[str] = ()) -> None:
         """Show values from a case as well, unless it is one of another model.
@@ -557,7 +557,7 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
     ends = [word.partition("=")[2] for word in words if word.startswith(("--start=", "--end="))]
     places: list[tuple[str | None, Sequence[str]]] = [(one.path, ends) for one in linked.results]
     places += [(f.case, ()) for f in linked.findings]
-    found_inside = [list(chain.from_iterable(i.findings for i in of)) for of in inner]
+    found_inside = [list(flatten(i.findings for i in of)) for of in inner]
     places += [(f.case, f.nodes) for f in chain(*found_inside)]
     schema = document.get("schema") if isinstance(document, dict) else None
     found = results.parse(document) if schema in results.KNOWN else None
@@ -567,9 +567,7 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
     return {
         "folders": [rel for path, _ in places if (rel := _find_relative_path(session, path))],
         "report": _find_relative_path(session, linked.report),
-        "kept": _number_nodes(
-            session, chain.from_iterable(place.nodes for place in linked.kept or ())
-        ),
+        "kept": _number_nodes(session, flatten(place.nodes for place in linked.kept or ())),
         "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
         "said": first_lines(found) if found else None,
         "prefix": prefix,
@@ -682,7 +680,7 @@ def _write_candidate_words(session: ViewSession, asked: FedRequest, *, several: 
         require_trust(foreign, trust=False)
     together = session.options.together
     names = together if several and candidate in together else [candidate]
-    return list(chain.from_iterable(session.options.candidates[name] for name in names))
+    return list(flatten(session.options.candidates[name] for name in names))
 
 
 def _write_cut_words(session: ViewSession, start: str, end: str) -> list[str]:

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from subgraph.cases.evidence import case_values
@@ -22,7 +21,7 @@ from subgraph.drawing import tensor as drawn
 from subgraph.errors import DataError, InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
-from subgraph.reach import ungroup
+from subgraph.reach import flatten, ungroup
 from subgraph.storage.tensors import shape_text
 from subgraph.storage.value_pairs import is_saved, load_pair, read_pairs
 from subgraph.types import Array, JsonObject, frozen
@@ -73,7 +72,7 @@ def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
 def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
     """Return the values of tensors in a case; [] for a damaged one."""
     try:
-        found = list(chain.from_iterable(case_values(folder, name) for name in tensors))
+        found = list(flatten(case_values(folder, name) for name in tensors))
     except InputError:
         return []
     return [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from subgraph.bisection.manual.tasks import TaskManifest, files_of, read_task
 from subgraph.cases import case
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
-from subgraph.reach import ungroup
+from subgraph.reach import flatten, ungroup
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import StoredFile, find_axes
@@ -224,9 +223,7 @@ def _read_manifest(cut: Path) -> TaskManifest:
 
 
 def _all_files(cut: Path) -> list[ExpectedFile]:
-    files = list(
-        chain.from_iterable(output.files for output in list_expected_outputs(_read_manifest(cut)))
-    )
+    files = list(flatten(output.files for output in list_expected_outputs(_read_manifest(cut))))
     if not files:
         raise InputError(
             f"{cut / case.MANIFEST} names no file of an output", WRITE_AGAIN, code="manual.damaged"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from itertools import chain
 from pathlib import Path
 
 import onnx
 
 from subgraph.blame.makers import Making
+from subgraph.reach import flatten
 
 PACKAGE = "onnxsim"
 FOLDING = "constant_folding"
@@ -22,10 +22,7 @@ def steps(making: Making) -> list[str]:
     import onnxsim
 
     files = Path(onnxsim.__file__).parent.rglob("*export*.*")
-    found = {
-        name.decode()
-        for name in chain.from_iterable(PASS.findall(file.read_bytes()) for file in files)
-    }
+    found = {name.decode() for name in flatten(PASS.findall(file.read_bytes()) for file in files)}
     return [FOLDING, INFERENCE, *sorted(found)]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from subgraph.comparison.float_types import FLOATS, coarsest
 from subgraph.comparison.noise.perturb import is_exact
@@ -34,7 +33,7 @@ from subgraph.graph.properties import (
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_CARRIERS, makes_steps
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
-from subgraph.reach import reach, ungroup
+from subgraph.reach import flatten, reach, ungroup
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Records
 from subgraph.types import Array, Strings
@@ -349,7 +348,7 @@ def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
     a plain node."""
     functions = (graph.functions[key].node for key in find_called([node], graph.functions))
     _, *inner = all_nodes([node])
-    return frozenset(n.op_type for n in (*inner, *all_nodes(chain.from_iterable(functions))))
+    return frozenset(n.op_type for n in (*inner, *all_nodes(flatten(functions))))
 
 
 def _casts_to_integers(node: protobuf.NodeProto) -> bool:

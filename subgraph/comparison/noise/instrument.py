@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -48,6 +47,7 @@ from subgraph.graph.nested import assign, bodies
 from subgraph.graph.opsets import STANDARD, opset_of, schema
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
 from subgraph.precision import Precision
+from subgraph.reach import flatten, index_by_name
 from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
 from subgraph.storage.tensors import parse_type
 from subgraph.types import StringMap, Strings, frozen
@@ -160,12 +160,10 @@ class _Instrumentation:
     def run(self, outputs: Sequence[str]) -> Instrumented:
         graph = self.graph
         before = list(
-            chain.from_iterable(
-                self._change(name, dtype) for name, dtype in self.change.entering.items()
-            )
+            flatten(self._change(name, dtype) for name, dtype in self.change.entering.items())
         )
         nodes = list(
-            chain.from_iterable(
+            flatten(
                 self._node(i, node) for i, node in zip(self.sites.order, graph.node, strict=True)
             )
         )
@@ -283,7 +281,7 @@ class _Instrumentation:
     def _key_nodes(self, keys: str) -> list[NodeProto]:
         """Return nodes that take the scalars from the input, in the graph, from which bodies read
         them too."""
-        names = list(chain.from_iterable(self.keyed.values()))
+        names = list(flatten(self.keyed.values()))
         places = [self.constants.name(place, np.int64) for place in range(len(names))]
         return [
             helper.make_node("Gather", [keys, k], [n], axis=0)
@@ -328,7 +326,7 @@ def add_steps(
     nodes = []
     shifts = dict[str, str]()
     graph = model.graph
-    read = set(chain.from_iterable(node.input for node in graph.node))
+    read = set(flatten(node.input for node in graph.node))
     for node in graph.node:
         node.input[:] = [
             f"{name}{MARK}moved" if name in shifts.values() else name for name in node.input
@@ -347,7 +345,7 @@ def add_steps(
         helper.make_tensor_value_info(s, TYPE_NUMBERS[stepped[n][0]], stepped[n][1])
         for s, n in shifts.items()
     ]
-    weights = {t.name: t for t in graph.initializer}
+    weights = index_by_name(graph.initializer)
     infos += [
         helper.make_tensor_value_info(n, weights[n].data_type, weights[n].dims)
         for n in moved

@@ -36,6 +36,7 @@ from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import TFLITE, constant_scale, makes_steps, step_of
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
+from subgraph.reach import index_by_name
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import make_numbered_folder
@@ -238,7 +239,7 @@ class RegionNoise:
                 raise self._failures[label] from e
             found = from_json(NoiseRunDocument, document)
             records = [r.rebase(str(folder.resolve())) for r in found.tensors]
-            self._runs[label] = _StoredRun({r.name: r for r in records}, found.ties)
+            self._runs[label] = _StoredRun(index_by_name(records), found.ties)
         return self._runs[label]
 
     def _make(self, label: str, make: Callable[[Path], StoredJson]) -> tuple[StoredJson, Path]:

@@ -44,6 +44,7 @@ from subgraph.graph.properties import SUMS
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
+from subgraph.reach import pick
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import make_numbered_folder
@@ -128,11 +129,7 @@ class NoiseSampler:
     @cached_property
     def sites(self) -> RoundingSites:
         """The places of rounding in the region."""
-        boundary = {
-            n: self.tensors[n]
-            for n in (*self.region.inputs, *self.region.outputs)
-            if n in self.tensors
-        }
+        boundary = pick(self.tensors, (*self.region.inputs, *self.region.outputs))
         return find_rounding_sites(self.graph, self.region, boundary, self.unrounded)
 
     @property

@@ -8,11 +8,11 @@ class, whichever most steps have.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from subgraph.reach import flatten
 from subgraph.types import Fields
 
 Units = list[Hashable]
@@ -42,8 +42,8 @@ def right_share(
         blank = _blank([true[name] for true in truth])
         wanted = [_units(true[name], split, blank) for true in truth]
     found = [_units(given[name], split, blank) for given in outputs]
-    if any(isinstance(w, str) for w in chain.from_iterable(wanted)) and any(
-        isinstance(f, int) for f in chain.from_iterable(found)
+    if any(isinstance(w, str) for w in flatten(wanted)) and any(
+        isinstance(f, int) for f in flatten(found)
     ):
         raise ValueError(
             "the labels are text, the output is numbers: give numbers, `3 5 7`, or your own"

@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -39,7 +38,7 @@ from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
 from subgraph.origins.source import Source, find_source
 from subgraph.precision import Precision
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.types import Shapes, frozen
 
@@ -139,7 +138,7 @@ class LintContext:
     @property
     def all_nodes(self) -> list[LintNode]:
         """Every node, at any depth."""
-        return list(chain.from_iterable(scope.nodes for scope in self.scopes))
+        return list(flatten(scope.nodes for scope in self.scopes))
 
     @cached_property
     def _by_op(self) -> dict[str, list[LintNode]]:
@@ -152,7 +151,7 @@ class LintContext:
 
     def nodes(self, *ops: str) -> list[LintNode]:
         """Return the nodes of these standard operators, at any depth."""
-        named = chain.from_iterable(self._by_op.get(op, ()) for op in ops)
+        named = flatten(self._by_op.get(op, ()) for op in ops)
         return [node for node in named if node.is_op(node.op)]
 
     def at(self, index: int | None) -> LintNode | None:
@@ -174,7 +173,7 @@ class LintContext:
     @cached_property
     def numbers(self) -> list[Numbers]:
         """Statistics of the constants. Reads every weight once."""
-        return list(chain.from_iterable(map(numbers_of, self.scopes)))
+        return list(flatten(map(numbers_of, self.scopes)))
 
     @cached_property
     def measured(self) -> MeasuredTensors:

@@ -22,7 +22,7 @@ from subgraph.graph.opsets import STANDARD, canonical_domain, read_imports, sche
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import tensor_type
 from subgraph.inspection.ranges import Range, measure_tensor
-from subgraph.reach import invert
+from subgraph.reach import index_by_name, invert
 from subgraph.storage import dtypes
 from subgraph.types import Array, frozen
 
@@ -90,7 +90,7 @@ class Scope:
     outputs: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.weights = {t.name: t for t in getattr(self.proto, "initializer", ())}
+        self.weights = index_by_name(getattr(self.proto, "initializer", ()))
         self.inputs = frozenset(map(_name_of, self.proto.input))
         self.outputs = frozenset(map(_name_of, self.proto.output))
 
@@ -240,7 +240,7 @@ def _small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
     """Return the model's own graph, the bodies in it, and each local function, in linear time."""
     opsets = read_imports(graph.model)
-    typed_nodes = cache(lambda: {node.name: node for node in load_types().graph.node})
+    typed_nodes = cache(lambda: index_by_name(load_types().graph.node))
 
     def body_types(path: NodePath) -> Types:
         node = typed_nodes()[f"#{path[0]}"]

@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import TypeAlias
@@ -21,6 +20,7 @@ import numpy as np
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.protobuf import Blob, File
+from subgraph.reach import flatten
 from subgraph.types import Array, Shape
 
 # of NetParameter
@@ -69,7 +69,7 @@ class WeightBlob:
         """Return the values as float32, in the declared shape."""
         if self.values is not None:
             return self.values
-        data = b"".join(chain.from_iterable(place.chunks() for place in self.places))
+        data = b"".join(flatten(place.chunks() for place in self.places))
         return np.frombuffer(data, f"<f{self.width}").astype(np.float32).reshape(self.shape)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from itertools import chain
 from pathlib import Path
 
 from subgraph.errors import UsageError
@@ -21,6 +20,7 @@ from subgraph.origins.caffe.messages import Message
 from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedLayer
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
+from subgraph.reach import flatten
 from subgraph.storage.digest import file_digest
 from subgraph.text import list_some
 from subgraph.types import frozen
@@ -158,9 +158,9 @@ def write_region(
 
 def _make_tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
     tree = Message().add("name", network.name, quoted=True)
-    tops = chain.from_iterable(layer.tops for layer in layers)
+    tops = flatten(layer.tops for layer in layers)
     known = set(tops)
-    for name in chain.from_iterable(layer.bottoms for layer in layers):
+    for name in flatten(layer.bottoms for layer in layers):
         if name not in known:
             known.add(name)
             tree.add("input", name, quoted=True)

@@ -8,7 +8,6 @@ name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +18,7 @@ from subgraph.origins.caffe import layers, shapes, windows
 from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, estimate_rms
 from subgraph.origins.caffe.caffemodel import WeightBlobs
 from subgraph.origins.caffe.messages import Message, Parameters, Scalar
+from subgraph.reach import flatten
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
 from subgraph.types import Shape, StringMap, Strings, frozen
@@ -120,9 +120,7 @@ def convert(
         raise
     texts = [*_iter_layers(net, tree, where)]
     builder = Builder(where, weights, seed, drawn)
-    builder.taken = set(
-        chain.from_iterable((layer.name, *layer.bottoms, *layer.tops) for layer in texts)
-    )
+    builder.taken = set(flatten((layer.name, *layer.bottoms, *layer.tops) for layer in texts))
     current: dict[str, str] = {}  # blob -> the tensor that holds its value now
     inputs = [*_declare(builder, current, _find_inputs(net, where))]
     converted = []
@@ -361,10 +359,8 @@ def _require_arity(layer: CaffeLayer) -> None:
 
 def _make_model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
     """Return the model with the inputs that are read; tensors without a reader are outputs."""
-    read = set(chain.from_iterable(node.input for node in builder.nodes))
-    made = [
-        n for n in chain.from_iterable(node.output for node in builder.nodes) if n in builder.shapes
-    ]
+    read = set(flatten(node.input for node in builder.nodes))
+    made = [n for n in flatten(node.output for node in builder.nodes) if n in builder.shapes]
     if not made:
         raise ModelError(
             f"{builder.where} computes nothing",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from operator import add
 from typing import Any
 
@@ -19,6 +18,7 @@ from ai_edge_litert import schema_py_generated as schema
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from subgraph.graph.quantization import TFLITE, TFLITE_SHIFT
+from subgraph.reach import flatten, index_by_name
 from subgraph.storage.file_kinds import TFLITE_PRODUCER
 from subgraph.types import Array, JsonObject
 
@@ -106,7 +106,7 @@ class _SubgraphReader:
     def read(self, name: str) -> ModelProto:
         """Return the ONNX model."""
         nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
-        read = set(chain.from_iterable(node.input for node in nodes))
+        read = set(flatten(node.input for node in nodes))
         weights = [
             helper.make_tensor(
                 n,
@@ -187,7 +187,7 @@ class _SubgraphReader:
     def _alone(self, op: Any, code: Any) -> bytes:
         """Return a .tflite of this operator; it holds the constants that ONNX has no type for, and
         the subgraphs it runs."""
-        used = chain.from_iterable(map(_list_numbers, (op.inputs, op.outputs, op.intermediates)))
+        used = flatten(map(_list_numbers, (op.inputs, op.outputs, op.intermediates)))
         numbers: dict[int, int] = {}
         for k in used:
             if k >= 0:
@@ -274,7 +274,7 @@ def to_tflite(model: ModelProto) -> bytes:
     Raises:
         CannotCarry: A node is not one of TFLite. Other errors: An attribute is damaged.
     """
-    weights = {t.name: t for t in model.graph.initializer}
+    weights = index_by_name(model.graph.initializer)
     tensors: list[Any] = []
     numbers = {}
     buffers = [schema.BufferT()]

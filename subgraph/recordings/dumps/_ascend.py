@@ -11,9 +11,9 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from itertools import chain
 from typing import Any
 
+from subgraph.reach import flatten
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import DumpEntry, replace_characters
 from subgraph.storage import dtypes, layouts
@@ -145,7 +145,7 @@ def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
             continue
         data = files.maybe_json(file)
         graphs = _filter_dicts(data.get("graph")) if isinstance(data, dict) else []
-        for op in chain.from_iterable(_filter_dicts(graph.get("op")) for graph in graphs):
+        for op in flatten(_filter_dicts(graph.get("op")) for graph in graphs):
             attributes = _parse_attributes(op)
             node = plain(str(op.get("name", "")))
             for k, output in enumerate(_filter_dicts(op.get("output_desc"))):

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from subgraph.errors import InputError
+from subgraph.reach import flatten
 from subgraph.recordings.dump_files import Files, fill_open_dimension
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec
 from subgraph.storage import dtypes, layouts
@@ -145,7 +146,7 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
         return {}
     with files.reading(MANIFEST, hint='wanted: {"tensors": [{"name", "file", …}]}'):
         own = (data.get(key, ()) for key in ("tensors", "inputs", "outputs"))
-        items = [(i, _parse_spec) for i in chain.from_iterable(own)]
+        items = [(i, _parse_spec) for i in flatten(own)]
         items += [(i, _parse_exported_spec) for i in data.get("exported", ())]
         named = [(i, spec) for i, spec in items if "file" in i or "bin" in i]
         return {str(i.get("file") or i["bin"]): (str(i["name"]), spec(i)) for i, spec in named}

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 
+from subgraph.reach import flatten
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
 from subgraph.types import Array, Shape
@@ -69,7 +69,7 @@ def _find_shape(files: Files, name: str) -> Shape:
         for text in channels
     }
     slices = next(iter(sizes), ())
-    columns = set(chain.from_iterable(slices))
+    columns = set(flatten(slices))
     heights = {len(rows) for rows in slices}
     if len(sizes) != 1 or len(columns) != 1 or len(heights) != 1:
         raise files.make_error(name, "its channels or rows are of different sizes")

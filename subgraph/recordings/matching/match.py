@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import takewhile
 
 from subgraph.errors import InputError
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import CODES, capture_tensors
@@ -101,7 +101,7 @@ class _Matching:
                 self._leave_out(entry, Reason.NOTHING, why)
         graph = self.graph
         others = {n: (*self._chain(n), *find_dropped_input(graph, n)) for n in named}
-        around = list(chain.from_iterable((tensor, *others[tensor]) for tensor in named))
+        around = list(flatten((tensor, *others[tensor]) for tensor in named))
         capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
         for tensor, entries in named.items():
@@ -184,7 +184,7 @@ class _Matching:
                 names = [tensor]
                 self._read |= {tensor: entry} if form.is_read else {}
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
-            alike = chain.from_iterable((name, *written.alike(name)) for name in said)
+            alike = flatten((name, *written.alike(name)) for name in said)
             meant = dict.fromkeys(t for t in alike if t in tensors)
             if entry.missing and (meant or not names):
                 self._leave_out(entry, Reason.UNREADABLE, entry.missing)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Sequence
-from itertools import chain
 
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
 from subgraph.origins.source import PARAMETER, parse_module_path
+from subgraph.reach import flatten
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.trials.matching.name_forms import NameForm, iter_spellings, list_likely_names
 from subgraph.types import Strings
@@ -75,7 +75,7 @@ class ModelNames:
     def find_form(self, recorded: str) -> tuple[str, NameForm] | None:
         """Find the tensor that a toolkit writes as this name, and how."""
         spellings = (recorded, _OUTPUT_NUMBER.sub("", recorded))
-        names = chain.from_iterable(map(list_likely_names, spellings))
+        names = flatten(map(list_likely_names, spellings))
         found = (self._forms.get(self._plain(name)) for name in names)
         return next(filter(None, found), None)
 
@@ -122,7 +122,7 @@ def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> St
 def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
     """Find the one node that reads a tensor, or the Mul of x · sigmoid(x)."""
     *inner, last = sorted(graph.readers.get(tensor, ()), key=graph.rank.__getitem__) or (None,)
-    made = list(chain.from_iterable(graph.makes[i] for i in inner if i is not None))
+    made = list(flatten(graph.makes[i] for i in inner if i is not None))
     ends = all(n not in graph.outputs and set(graph.readers.get(n, ())) == {last} for n in made)
     return last if ends and len(inner) <= 1 else None
 

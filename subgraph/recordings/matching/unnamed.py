@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf, region as regions
 from subgraph.precision import Precision
-from subgraph.reach import group_values
+from subgraph.reach import flatten, group_values, pick
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import has_same_numbers
 from subgraph.recordings.matching.matched import (
@@ -211,7 +211,7 @@ class Unnamed:
         """Return the entries of the pool with the reason why they hold no tensor."""
         graph = self.fit.judge.model.graph
         copies = self.find_copies(matches) | self.copies
-        twins = chain.from_iterable(match.twins for match in matches.values())
+        twins = flatten(match.twins for match in matches.values())
         known = {*matches, *twins, *graph.inputs}
         sizes = {size for name, size in self._sizes.items() if name not in known}
         left = []
@@ -306,7 +306,7 @@ class _Following:
         order = (*self.graph.inputs, *self.model.tensors())
         return replace(
             self.matched,
-            matches={name: matches[name] for name in order if name in matches},
+            matches=pick(matches, order),
             left_out=tuple(left),
         )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from subgraph.errors import BackendError, UsageError
 from subgraph.graph import protobuf
 from subgraph.lazy import ort
 from subgraph.precision import Precision
+from subgraph.reach import flatten
 from subgraph.runtime.devices import Device, find_by_provider
 from subgraph.system.hardware import load_library
 from subgraph.types import Fields, StringMap
@@ -59,12 +59,12 @@ def precision(options: Fields) -> str:
 
 def switches(options: Fields) -> dict[str, StringMap]:
     """Return the optimizations of the providers that may make a difference."""
-    return dict(chain.from_iterable(device.switches.items() for device in devices(options)))
+    return dict(flatten(device.switches.items() for device in devices(options)))
 
 
 def exact(options: Fields) -> StringMap:
     """Return the options that lower the precision, turned off."""
-    lowered = chain.from_iterable(_find_lowered(device, options) for device in devices(options))
+    lowered = flatten(_find_lowered(device, options) for device in devices(options))
     return dict.fromkeys(lowered, "0")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import version as package_version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import BackendError
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
+from subgraph.reach import flatten
 from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields, JsonObject
@@ -64,9 +64,7 @@ def load(model: Path, options: Fields) -> Run:
     _foreign.check_options("litert", options, OPTIONS)
     runtime: Any = _foreign.package("ai_edge_litert.interpreter", "tflite")
     proto = protobuf.read(model).model
-    own = list(
-        chain.from_iterable(node.output for node in proto.graph.node if node.domain == TFLITE)
-    )
+    own = list(flatten(node.output for node in proto.graph.node if node.domain == TFLITE))
     inputs, outputs = _foreign.ports("litert", model, TYPES, own)
     if proto.graph.node and not own:
         raise BackendError(

@@ -25,6 +25,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
 from subgraph.lazy import np
+from subgraph.reach import index_by_name
 from subgraph.runtime.backends import WEBGPU_LACKS, Run, Switches, _foreign
 from subgraph.storage import folders
 from subgraph.storage.folders import cache_folder
@@ -219,7 +220,7 @@ def load(model: Path, options: Fields) -> Run:
         )
         if "error" in given:
             raise ModelError(f"onnxruntime-web: {given['error']}", code="backend.run-failed")
-        ports = {port.name: port for port in outputs}
+        ports = index_by_name(outputs)
         return {one["name"]: page.server.array(one, ports[one["name"]]) for one in given["outputs"]}
 
     weakref.finalize(

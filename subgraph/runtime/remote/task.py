@@ -19,11 +19,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, SubcutError
+from subgraph.reach import flatten
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.run_result import Job, StoredResult
@@ -151,7 +151,7 @@ def _run(workers: Workers, job: Job) -> TaskReply:
 
 def has_files(job: Job) -> bool:
     """Return whether this machine has the model and its inputs."""
-    files = chain.from_iterable(record.files for record in chain.from_iterable(job.feeds))
+    files = flatten(record.files for record in flatten(job.feeds))
     return all(Path(file).is_file() for file in (str(job.model), *files))
 
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import TypeVar
 
-from subgraph.reach import invert
+from subgraph.reach import flatten, invert
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Finding, FindingKind, Items, Purpose
 from subgraph.search.state import SearchState
@@ -158,7 +157,7 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
     if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
     off = yield from off_alone(
-        state, scope, list(chain.from_iterable(region for region in culprits if len(region) == 1))
+        state, scope, list(flatten(region for region in culprits if len(region) == 1))
     )
     return tuple(reversed(off))
 

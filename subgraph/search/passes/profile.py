@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from subgraph.reach import ungroup
+from subgraph.reach import pick, ungroup
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Answer, Items, Purpose, QueryKind
 from subgraph.search.passes.halve import gallop_back
@@ -99,7 +99,7 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
         return Profile(ProfileOutcome.VANISHED)
     everywhere = len(wrong) >= EVERYWHERE * len(answer.items.statuses)
     errors = answer.items.local_errors or {}
-    local = {k: errors[k] for k in scope if k in errors}
+    local = pick(errors, scope)
     if not local or len(local) > MAX_LOCAL:
         return Profile(ProfileOutcome.SHOWN, tuple(hints), everywhere, wrong=tuple(wrong))
     return Profile(ProfileOutcome.SHOWN, tuple(local), everywhere, local, tuple(wrong))

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import chain
 
-from subgraph.reach import reach
+from subgraph.reach import flatten, reach
 from subgraph.search.driver import Search
 from subgraph.search.oracle import NOT_HERE, Items, Purpose, RegionOutcome
 from subgraph.search.passes.halve import gallop_forth
@@ -160,7 +159,7 @@ def ends(parents: Sequence[Sequence[int]], items: Iterable[int]) -> set[int]:
     """Return sources and sinks of a region: they read, or are read by, no other item of the region.
     O(its edges)."""
     inside = set(items)
-    readers = {p for p in chain.from_iterable(parents[i] for i in inside) if p in inside}
+    readers = {p for p in flatten(parents[i] for i in inside) if p in inside}
     return {i for i in inside if i not in readers or not inside.intersection(parents[i])}
 
 
@@ -240,12 +239,8 @@ def _find_around(state: SearchState, items: Items) -> list[int]:
     inside = set(items)
     low = items[0]
     high = items[-1]
-    near = list(chain.from_iterable(state.parents[k] for k in items))
-    near += [
-        k
-        for k in chain.from_iterable((low - d, high + d) for d in range(1, NEAR))
-        if 0 <= k < state.n
-    ]
+    near = list(flatten(state.parents[k] for k in items))
+    near += [k for k in flatten((low - d, high + d) for d in range(1, NEAR)) if 0 <= k < state.n]
     return [k for k in dict.fromkeys(near) if k not in inside]
 
 
