@@ -95,7 +95,7 @@ def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) ->
 def _(graph: Graph) -> str:
     ends = f"{_words(graph.inputs)} → {_words(graph.outputs)}"
     return (
-        f"<p><b>{_safe(graph.path.name)}</b>: {count(len(graph.nodes), 'node')},"
+        f"<p><b>{_safe(graph.path.name)}</b>: {count(graph.nodes, 'node')},"
         f" {ends}</p>{drawing(graph)}"
     )
 
@@ -109,7 +109,7 @@ def _(cut: Cut) -> str:
 def _(region: Region) -> str:
     ends = f"{_words(region.start)} → {_words(region.end)}: " if region.start or region.end else ""
     inputs = region.entering
-    size = f"{count(len(region.nodes), 'node')}, in {_words(inputs)}; out {_words(region.outputs)}"
+    size = f"{count(region.nodes, 'node')}, in {_words(inputs)}; out {_words(region.outputs)}"
     return f"<p>{ends}{size}</p>"
 
 
@@ -139,7 +139,7 @@ def _(plan: PlanDocument) -> str:
 
 @html.register
 def _(step: Step) -> str:
-    what = count(len(step.items), "item") if step.items else "whole model"
+    what = count(step.items, "item") if step.items else "whole model"
     return (
         f"<p>{step.number}. {_safe(step.purpose.value)}: {what}, {_status(step.outcome.value)}; "
         f"about {count(step.estimated_runs, 'more run')}</p>"
@@ -204,7 +204,7 @@ def _progress(bisection: Bisection) -> str:
     remaining = bisection.remaining
     last = f"run {step.number}: {what} {_status(step.outcome.value)}"
     if bisection.finished:
-        return f"<p>ended after {count(len(bisection.steps), 'run')}; last: {last}</p>"
+        return f"<p>ended after {count(bisection.steps, 'run')}; last: {last}</p>"
     bar = f'<progress max="{remaining.size}" value="{remaining.size - remaining.left}"></progress>'
     left = f"{remaining.left} of {count(remaining.size, 'node')} left"
     return f"<p>{left} {bar} {' · '.join(filter(None, (_safe(remaining.estimate), last)))}</p>"

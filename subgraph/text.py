@@ -9,7 +9,7 @@ import os
 import re
 import textwrap
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Sized
 from functools import lru_cache
 from pathlib import Path
 
@@ -260,8 +260,9 @@ def list_some(names: Sequence[str], most: int) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def count(number: int, noun: str) -> str:
-    """`1 node`, `17 nodes`."""
+def count(counted: int | Sized, noun: str) -> str:
+    """Return a number, or the number of some items, with a noun: `1 node`, `17 nodes`."""
+    number = len(counted) if isinstance(counted, Sized) else counted
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -90,7 +90,7 @@ def _extent(code: NamedCode) -> str:
     further = sorted({file.name for file in code.files if file.name not in text})
     some = list_some(list(map(clean, further)), SHOWN)
     also = (
-        f"and {count(len(further), 'file')} of code around it ({some})"
+        f"and {count(further, 'file')} of code around it ({some})"
         if further
         else "in its present form"
     )

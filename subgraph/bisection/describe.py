@@ -235,7 +235,7 @@ def _notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
     for observation in findings.unresolved[:MAX_UNRESOLVED]:
         yield (
-            f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}:"
+            f"{count(observation.items, 'node')}, {observation.signature or 'unknown'}:"
             f" {observation.why}"
         )
 

@@ -211,7 +211,7 @@ def _log_question(oracle: NodeOracle, queries: Sequence[Query]) -> None:
     ends = " … ".join(dict.fromkeys(oracle.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
     more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
     text = (
-        f"running {ends} ({count(len(nodes), 'node')}){more}"
+        f"running {ends} ({count(nodes, 'node')}){more}"
         if nodes
         else f"running the whole model{more}"
     )

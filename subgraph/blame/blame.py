@@ -221,7 +221,7 @@ class Blame:
         if own and own not in known:
             known = sorted([*known, own], key=releases.parse)
         used = known.index(own) if own else len(known) - 1
-        log.info("releases: %s, from %s to %s", count(len(known), "release"), known[0], known[-1])
+        log.info("releases: %s, from %s to %s", count(known, "release"), known[0], known[-1])
         each = len(known) if asked.names else None
         found, notes = versions.search(known, used, partial(self._ask, asked), each)
         self.notes += notes

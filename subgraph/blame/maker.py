@@ -151,7 +151,7 @@ class Remade(Ablation):
         """Return the steps without which the model is another one, without the steps in `off`."""
         left_out = frozenset(off)
         steps = self.maker.steps(self.trials.graph.path)
-        log.info("%s: %s", clean(self.maker.title), count(len(steps), "step"))
+        log.info("%s: %s", clean(self.maker.title), count(steps, "step"))
         usual = self._digest(left_out)
         return [s for s in steps if self._digest(left_out | {s}) != usual]
 

@@ -96,7 +96,7 @@ class Rewriter:
         cut, feeds = trials.writer.write_cut(region, records, scratch)
         fed = [index_by_name(sample) for sample in feeds]
         frozen = region.shapes if has_open_shapes(trials.graph) or region != self.region else None
-        log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
+        log.info("rewritings of %s, each alone first", count(region.nodes, "node"))
         python = trials.model.reference.python if trials.model.reference.fixed else None
         with Reference(restart=True, python=python) as reference:
             reference.share(deadline)

@@ -74,7 +74,7 @@ def descend(
         graph = inside.graph
         names = inside.names
         feeding = inside.feeding or feeding
-        log.info("inside %s: %s", clean(text), count(len(graph.nodes), "node"))
+        log.info("inside %s: %s", clean(text), count(graph.nodes, "node"))
     return inside
 
 

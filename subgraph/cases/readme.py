@@ -111,7 +111,7 @@ def _iter_problem(data: ReadmeData, *, lacks_words: bool) -> Iterator[str]:
         else f"{nodes[0]} … {nodes[-1]}"
     )
     model = clean(manifest.source.file or "a model")
-    yield f"{shorten(some)}: {count(len(nodes), 'node')} of {model}"
+    yield f"{shorten(some)}: {count(nodes, 'node')} of {model}"
     verdict = _describe_verdict(data.outcome or manifest.found)
     fault = manifest.found.place if manifest.found else ""
     yield from filter(None, (verdict, clean(fault or "")))

@@ -149,7 +149,7 @@ def list_bodies(graph: Graph) -> list[str]:
     for i in range(len(graph.nodes)):
         if holds_bodies(graph, i):
             named += [
-                f"{clean(graph.label(i))}/{clean(name)} ({count(len(body.node), 'node')})"
+                f"{clean(graph.label(i))}/{clean(name)} ({count(body.node, 'node')})"
                 for name, body in attributes(graph, i).items()
             ]
     return named

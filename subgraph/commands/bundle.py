@@ -126,7 +126,7 @@ def _make_result(packed: Packed, source: Path) -> Result:
     )
     return Result(
         document,
-        f"{count(len(packed.files), 'file')}, {format_size(size)}: {clean(str(packed.path))}",
+        f"{count(packed.files, 'file')}, {format_size(size)}: {clean(str(packed.path))}",
         next=[make_next("run it again", "replay", str(packed.path))],
     )
 

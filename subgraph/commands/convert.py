@@ -109,8 +109,7 @@ def convert(
         graph = conversion.convert(converter.name, command, source, written)
         graph = conversion.move_model(graph, target, source, force=result.force)
         head = (
-            f"converted  {clean(model)}, {kind}, by {converter.name}  "
-            f" {count(len(graph.nodes), 'node')}"
+            f"converted  {clean(model)}, {kind}, by {converter.name}   {count(graph.nodes, 'node')}"
         )
         if no_check:
             return _make_unchecked_result(target, head, "--no-check")
@@ -270,7 +269,7 @@ def _convert_own(source: Path, converted: Path, target: Path, *, force: bool) ->
         written = _make_place(folder, target)
         copy_model(load(converted), written)
         graph = conversion.move_model(load(written), target, source, force=force)
-    head = f"converted  {clean(source.name)}   {count(len(graph.nodes), 'node')}"
+    head = f"converted  {clean(source.name)}   {count(graph.nodes, 'node')}"
     return _make_unchecked_result(
         target, head, "subcut reads this format itself: every command takes it as it is"
     )
@@ -287,8 +286,7 @@ def _convert_by_command(
         graph = conversion.convert(words[0], words, source, written)
         graph = conversion.move_model(graph, target, source, force=check.result.force)
         head = (
-            f"converted  {clean(source.name)} by {clean(words[0])}  "
-            f" {count(len(graph.nodes), 'node')}"
+            f"converted  {clean(source.name)} by {clean(words[0])}   {count(graph.nodes, 'node')}"
         )
         if not no_check and (why := _find_refusal(check, graph)):
             return _make_unusable_result(target, head, why)

@@ -260,8 +260,8 @@ def _make_headline(
     ends = (region.start, region.end)
     names = " → ".join(shorten_names(clean(", ".join(labels))) for labels in ends)
     return (
-        f"region  {names}   {count(len(region.nodes), 'node')} · {count(len(inputs), 'input')} ·"
-        f" {count(len(outputs), 'output')}"
+        f"region  {names}   {count(region.nodes, 'node')} · {count(inputs, 'input')} ·"
+        f" {count(outputs, 'output')}"
     )
 
 
@@ -343,7 +343,7 @@ def _describe_changes(region: RegionEntry) -> list[str]:
     lines = []
     if region.pulled:
         names = list_some([clean(n.name) for n in region.pulled], 4)
-        pulled = count(len(region.pulled), "node")
+        pulled = count(region.pulled, "node")
         lines.append(f"        and {pulled} that compute constants: {names}")
     if region.random:
         names = ", ".join(clean(n.name) for n in region.random)
@@ -355,7 +355,7 @@ def _describe_changes(region: RegionEntry) -> list[str]:
         )
     if region.renamed:
         names = ", ".join(map(clean, region.renamed))
-        lines.append(f"renamed {count(len(region.renamed), 'node')} that shared a name: {names}")
+        lines.append(f"renamed {count(region.renamed, 'node')} that shared a name: {names}")
     return lines
 
 
@@ -371,7 +371,7 @@ def _format_shape(tensor: TensorEntry) -> str:
 def _describe_fed(manifest: CaseManifest) -> str:
     """Describe the sources of the values of the model's inputs."""
     if len(manifest.samples) > 1:
-        return count(len(manifest.samples), "sample")
+        return count(manifest.samples, "sample")
     fed = manifest.samples[0].fed
     given = {f.origin: f.kind for f in fed if f.kind in (OriginKind.FILE, OriginKind.COMPUTED)}
     words = []

@@ -184,11 +184,11 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
             boxes,
         )
     lines = [
-        f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}",
+        f"{count(kept, 'node')} in {boxes} box{'es' * (boxes != 1)}",
         *(_describe_region(region) if region else ()),
     ]
     if marked.values:
-        lines.append(f"errors of {count(len(values), 'tensor')}, {len(failed)} wrong")
+        lines.append(f"errors of {count(values, 'tensor')}, {len(failed)} wrong")
     text = svg(layout, marks, graph.path.name)
     sides = {"inputs": region.inputs + region.shapes, "outputs": region.outputs} if region else None
     return _Drawn(text, lines, DrawnModel(nodes=len(kept), region=sides, layout=layout.to_json()))
@@ -198,9 +198,9 @@ def _describe_region(region: Region) -> list[str]:
     """Describe a region, with the tensors that enter and leave it."""
     inputs = region.entering
     parts = (
-        count(len(region.nodes), "node"),
-        count(len(inputs), "input"),
-        count(len(region.outputs), "output"),
+        count(region.nodes, "node"),
+        count(inputs, "input"),
+        count(region.outputs, "output"),
     )
     return [
         f"region  {' · '.join(parts)}",

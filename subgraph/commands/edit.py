@@ -239,7 +239,7 @@ def replace(
         with draft.write(new) as aside:
             lines, rows = compare_outputs(graph, aside, feeding, reference)
     nodes = (
-        f"{count(replaced_nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
+        f"{count(replaced_nodes, 'node')} → {count(piece.nodes, 'node')} of"
         f" {clean(str(piece_path))}"
     )
     return result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
@@ -291,7 +291,7 @@ def merge(
                 maps = require_runs(aside, asked.feeding, reference)
             left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
             checks.append(f"check    the reference runs it{left}")
-    lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
+    lines = [f"merged   {count(one.nodes, 'node')} and {count(two.nodes, 'node')}"]
     graph = draft.model.graph
     weights = {t.name for t in graph.initializer}
     for word, values in (
@@ -373,7 +373,7 @@ def remove(
                 return bypass(there, chosen)
 
             draft = body_edit.edit_inside(graph, nodes, edit, temporary)
-            head = f"removed  {count(len(labels), 'node')}: {', '.join(map(clean, [*labels][:8]))}"
+            head = f"removed  {count(labels, 'node')}: {', '.join(map(clean, [*labels][:8]))}"
             kept = None
         else:
             ends = first or ()
@@ -382,7 +382,7 @@ def remove(
             captured = edge_values(graph, ends, feeding, reference, temporary) if reference else ()
             draft, cut = remove_tail(graph, ends, captured)
             cut.save(kept)
-            removed = count(len(cut.region.nodes), "node")
+            removed = count(cut.region.nodes, "node")
             head = f"removed  {removed} from {', '.join(map(clean, ends))} on"
         with draft.write(new) as aside:
             lines, rows = compare_outputs(graph, aside, feeding, reference)

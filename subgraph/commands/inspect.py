@@ -260,7 +260,7 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
     small = [p for p in document.problems if not p.fatal]
     lines = [_make_headline(document)]
     if fatal:
-        lines += [f"INVALID: {count(len(fatal), 'problem')}", *_list_problems(fatal)]
+        lines += [f"INVALID: {count(fatal, 'problem')}", *_list_problems(fatal)]
     lines += view
     if small or document.notes:
         lines += ["notes", *_list_problems(small)]
@@ -424,7 +424,7 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
 
 def _iter_nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
     if len(document.nodes) > MAX_DETAILED:
-        yield f"{clean(document.selector)}  {count(len(document.nodes), 'node')}"
+        yield f"{clean(document.selector)}  {count(document.nodes, 'node')}"
         rows = []
         for node in document.nodes:
             rows += [[_name_node(node), *form.tensor(tensor)] for tensor in node.outputs]
@@ -452,10 +452,10 @@ def _iter_region(document: RegionDocument, form: _Form) -> Iterable[str]:
     ends = (document.start, "the start"), (document.end, "the end")
     names = " → ".join(clean(", ".join(labels)) or default for labels, default in ends)
     parts = (document.nodes, "node"), (document.inputs, "input"), (document.outputs, "output")
-    numbers = [count(len(items), noun) for items, noun in parts]
+    numbers = [count(items, noun) for items, noun in parts]
     yield f"region  {names}   {' · '.join(numbers)} · {big(document.parameters)} parameters"
     yield from _iter_boundary(form, document.inputs, document.shapes, document.outputs)
-    yield f"weights  {count(len(document.weights), 'tensor')}"
+    yield f"weights  {count(document.weights, 'tensor')}"
     for nodes, word, why in (
         (document.pulled, "pulled", "make constants and come along"),
         (document.random, "random", "draw random numbers: captured, not cut"),

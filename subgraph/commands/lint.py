@@ -178,7 +178,7 @@ def text(document: LintDocument) -> str:
             for (severity, rule), found in groups
         )
     )
-    scope = f"{count(len(document.rules), 'rule')}, {count(document.nodes, 'node')}"
+    scope = f"{count(document.rules, 'rule')}, {count(document.nodes, 'node')}"
     found = f"{count(document.warnings, 'warning')}, {count(document.notes, 'note')}"
     result = found if document.findings else "nothing found"
     lines.append(f"{result}: {scope}")
@@ -210,7 +210,7 @@ def _fold(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[str,
             names = [_name_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (
                 len(same) > MAX_NAMED[severity]
             )
-            yield f"{count(len(same), 'node')} ({', '.join(names)})", reason
+            yield f"{count(same, 'node')} ({', '.join(names)})", reason
 
 
 def _name_node(node: FindingNode | None) -> str:

@@ -390,7 +390,7 @@ def _advance(manual: Session, trials: Trials) -> Result:
         return Result(document, "\n".join(lines), [following] if tasks else [])
     from subgraph import plugins
 
-    answers = count(len(manual.log), "answer")
+    answers = count(manual.log, "answer")
     log.info("the search has ended: %s in %s", answers, count(manual.rounds, "round"))
     text: str = plugins.load("reports", "text").render(finding)
     return Result(document, text.rstrip("\n"))
@@ -442,8 +442,7 @@ def next_steps(
         else ""
     )
     lines = [
-        f"{count(len(manual.log), 'answer')} so far{more};"
-        f" {count(len(tasks), 'task')} to run on the device"
+        f"{count(manual.log, 'answer')} so far{more}; {count(tasks, 'task')} to run on the device"
     ]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
@@ -452,7 +451,7 @@ def next_steps(
             f"{task.number:>3}  {clean(task.what):<{width}}  {clean(task.folders[0])}/{ahead}"
         )
     first = tasks[0]
-    several = f"{count(len(first.outputs), 'output')}, as TODO.txt lists them"
+    several = f"{count(first.outputs, 'output')}, as TODO.txt lists them"
     outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
     lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
     number = "" if len(tasks) == 1 else f" {first.number}"

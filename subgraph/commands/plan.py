@@ -171,7 +171,7 @@ def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
         most = " at most" if tensor.channels else ""
         yield "scaled", f"{size} by 2^{-(tensor.exponent or 0)}{most}"
     if scales.weights or scales.factors:
-        where = f"{count(len(scales.weights), 'weight')} changed, {len(scales.factors)} Mul added"
+        where = f"{count(scales.weights, 'weight')} changed, {len(scales.factors)} Mul added"
         off = f"{where}; in float32 the outputs differ by {scales.difference:.2g}"
         if scales.noise:
             off += f", quantized by {scales.noise[1]:.2g} instead of {scales.noise[0]:.2g}"

@@ -332,7 +332,7 @@ def iter_recording_notes(compared: Iterable[RunComparison]) -> Iterator[str]:
     """Yield a note on each recording that differs, whatever the candidate does."""
     for one in compared:
         if failing := one.failing:
-            many = f"{len(failing)} of {count(len(one.rows), 'recorded tensor')}"
+            many = f"{len(failing)} of {count(one.rows, 'recorded tensor')}"
             yield f"the recording {one.run.name} differs in {many}, first {clean(failing[0])}"
 
 

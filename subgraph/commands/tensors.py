@@ -100,7 +100,7 @@ def export(
     ]
     lines = align_columns([[clean(str(cell)) for cell in row] for row in rows])
     lines += [f"left out: {clean(word)}" for word in manifest.left_out]
-    text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
+    text = "\n".join([*lines, f"{count(rows, 'file')} in {clean(str(written.path))}/"])
     return Result({"exit_code": 0, **written.document()}, text)
 
 
@@ -213,7 +213,7 @@ def dump(
         log.warning("loss: %s", clean(loss))
     number = len(manifest.samples)
     samples = f" · {count(number, 'sample')}" if number > 1 else ""
-    text = f"{count(len(manifest.tensors), 'tensor')}{samples}\n{clean(str(written.path))}/"
+    text = f"{count(manifest.tensors, 'tensor')}{samples}\n{clean(str(written.path))}/"
     return Result({"exit_code": 0, **written.document()}, text)
 
 

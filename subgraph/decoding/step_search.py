@@ -431,8 +431,7 @@ def _find_first_wrong(
     for k in failing:
         if k not in doubted and seen[k].error is not None:
             search.why = (
-                f"{count(len(failing), 'step')} look wrong, and the first of them are within"
-                " rounding"
+                f"{count(failing, 'step')} look wrong, and the first of them are within rounding"
             )
             return None
         if k not in doubted or search._verdict(k, doubted[k]) is not Status.AGREE:

@@ -209,7 +209,7 @@ def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evid
         if 2 * times > len(regions) or (Fact.GRID in common and times >= MIN_GRIDS):
             first = next(own[common] for own in shown if common in own)
             yield replace(
-                first, says=f"{first.says} (likewise in {times} of {count(len(regions), 'node')})"
+                first, says=f"{first.says} (likewise in {times} of {count(regions, 'node')})"
             )
             if Fact.FITS in common and times == len(regions):
                 yield Evidence(
@@ -441,9 +441,7 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
             return
         if verdict.is_unresolved:
             return
-    yield Evidence(
-        "alone", f"each of {count(len(nodes), 'node')} alone deviates, too", Fact.EVERYWHERE
-    )
+    yield Evidence("alone", f"each of {count(nodes, 'node')} alone deviates, too", Fact.EVERYWHERE)
 
 
 def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:

@@ -333,7 +333,7 @@ def _find_called(model: Any) -> set[FunctionKey]:
 
 def describe(names: Sequence[str], noun: str) -> str:
     """Return `2 inputs: a, b`."""
-    return f"{count(len(names), noun)}: {', '.join(map(clean, names))}"
+    return f"{count(names, noun)}: {', '.join(map(clean, names))}"
 
 
 def convert_opset(graph: Graph, version: int) -> Draft:

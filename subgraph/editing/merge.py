@@ -179,7 +179,7 @@ def _only_input(graph: Graph, i: int) -> str:
         return reads[0]
     if len(names) != 1:
         raise UsageError(
-            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(len(names), 'input')} that are"
+            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(names, 'input')} that are"
             " not constants",
             "only a node of one input and one output can be bypassed; `subcut replace` puts"
             " something else there",
@@ -192,7 +192,7 @@ def _only_output(graph: Graph, i: int) -> str:
     used = [n for n in graph.makes[i] if graph.readers.get(n) or n in graph.outputs]
     if len(used) > 1:
         raise UsageError(
-            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(len(used), 'output')} in use",
+            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(used, 'output')} in use",
             "only a node of one input and one output can be bypassed",
             code="edit.not-bypassable",
         )

@@ -256,7 +256,7 @@ def _require_fitting(model: protobuf.ModelProto, path: Path, version: int) -> No
     if unfit:
         more = f"; and {len(unfit) - MAX_NAMED} more" if len(unfit) > MAX_NAMED else ""
         raise ModelError(
-            f"onnx cannot convert {count(len(unfit), 'node')} of {path.name} to opset {version}:"
+            f"onnx cannot convert {count(unfit, 'node')} of {path.name} to opset {version}:"
             f" {'; '.join(map(clean, unfit[:MAX_NAMED]))}{more}",
             f"subcut lint {path.name} --target-opset {version} lists them",
             code="opset.not-convertible",

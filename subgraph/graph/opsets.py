@@ -171,7 +171,7 @@ def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str
                 limits = f"{low} or more"
             else:
                 limits = f"{low} to {high}"
-            return f"has {count(len(names), role)}; at opset {version} it has {limits}"
+            return f"has {count(names, role)}; at opset {version} it has {limits}"
     for position, name in enumerate(node.input):
         formal = _find_formal(known.inputs, position)
         actual = types.get(name) if name and formal else None

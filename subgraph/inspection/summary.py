@@ -169,7 +169,7 @@ def attribute_text(attribute: Any) -> str:
     if kind == pb.TENSOR:
         return _tensor_text(attribute.t)
     if kind == pb.GRAPH:
-        return f"graph of {count(len(attribute.g.node), 'node')}"
+        return f"graph of {count(attribute.g.node, 'node')}"
     if kind not in VALUE_FIELDS:
         return str(pb.AttributeType.Name(kind)).lower()
     value = getattr(attribute, VALUE_FIELDS[kind])

@@ -308,7 +308,7 @@ def _open(
             if to in lower.TYPES:
                 log.info(
                     "quantized by onnxruntime, calibrated on %s",
-                    count(len(trials.model.values.records), "sample"),
+                    count(trials.model.values.records, "sample"),
                 )
                 values = trials.model.values
                 made = scales.quantize(
@@ -470,7 +470,7 @@ def _summarize(document: PlanDocument) -> str:
         return "inconclusive: the time is used up before a plan was found"
     cured = [t for t in (result.scales.tensors if result.scales else ()) if t.exponent]
     if not result.kept and not document.exit_code:
-        how = f"right with {count(len(cured), 'tensor')} scaled" if cured else "right as it is"
+        how = f"right with {count(cured, 'tensor')} scaled" if cured else "right as it is"
         return f"{how}: none of {count(document.setup.places, 'place')} must stay in float"
     gears = sorted(
         {"float" if p.gear == "float32" else p.gear for p in result.kept},

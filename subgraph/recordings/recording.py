@@ -209,7 +209,7 @@ def _detect_one(place: Path, files: Files) -> str:
             hint = "have the tool dump the tensors themselves"
             break
     else:
-        what = f"{count(len(files.sizes), 'file')}, none of a known format"
+        what = f"{count(files.sizes, 'file')}, none of a known format"
         hint = f"{CHOOSE}, if it is one of {', '.join(list_formats())}"
         if not files.sizes:
             what = "it is empty"

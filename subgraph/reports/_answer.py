@@ -421,7 +421,7 @@ def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
     if document.search.alone:
         pieces = [f"{region(p)} {percent(p.explains)}" for p in document.search.alone]
         verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"
-        told = f"{count(len(pieces), 'piece')} {verbs} little of the final error: {listed(pieces)}"
+        told = f"{count(pieces, 'piece')} {verbs} little of the final error: {listed(pieces)}"
         yield "also", told
     if healing := document.search.healing:
         proof = "; without any one of them it fails" if len(healing.changes) > 1 else ""

@@ -258,7 +258,7 @@ def _facts_of_recordings(
     for k, run in enumerate(document.recordings):
         seen = sum(bool(line.cells[k].status) for line in lines)
         matched = (
-            f"{run.files.format}, {run.precision}: {seen} of {count(len(lines), 'tensor')}"
+            f"{run.files.format}, {run.precision}: {seen} of {count(lines, 'tensor')}"
             f" matched, {run.tensors.wrong} wrong"
         )
         yield run.name, f"missing: {run.files.missing}" if run.files.missing else matched

@@ -142,7 +142,7 @@ def _iter_differing(document: SweepDocument) -> Iterator[str]:
         groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]
     ):
         outcomes = ", ".join(f"{word} on {name}" for word, name in zip(words, names, strict=True))
-        yield from _wrap(f"{count(len(operators), 'test')} {outcomes}", _count_names(operators))
+        yield from _wrap(f"{count(operators, 'test')} {outcomes}", _count_names(operators))
 
 
 def _count_names(names: Iterable[str]) -> list[str]:
@@ -174,13 +174,13 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
         for (before, status), names in changed.items():
             later = "right" if status == "unresolved" else status
             how = f"{before} after other models, {later} in a fresh process"
-            yield from _wrap(f"{candidate.name}: {count(len(names), 'test')} {how}", names)
+            yield from _wrap(f"{candidate.name}: {count(names, 'test')} {how}", names)
     plain = document.onnxruntime
     failing = plain.refuses + plain.crashes
     differing = plain.differs
     parts = [f"does not run {count(failing, 'test')}"] if failing else []
     if differing:
-        parts.append(f"computes other values than expected in {count(len(differing), 'test')}")
+        parts.append(f"computes other values than expected in {count(differing, 'test')}")
     if parts:
         is_noise = document.criterion.partition(":")[0] == "noise"
         instead = ": there each test's own tolerance judges" if is_noise else ""
@@ -195,9 +195,7 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
         (left_out.why, left_out.operator or left_out.test) for left_out in document.left_out
     )
     for why, operators in groups.items():
-        yield from _wrap(
-            f"left out, {count(len(operators), 'test')}: {why}", _count_names(operators)
-        )
+        yield from _wrap(f"left out, {count(operators, 'test')}: {why}", _count_names(operators))
 
 
 def _iter_totals(document: SweepDocument) -> Iterator[str]:

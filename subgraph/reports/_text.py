@@ -262,7 +262,7 @@ def _iter_rows(
                 state = f", {unseen} of them not seen, the others agree"
             else:
                 state = " that agree"
-            yield f"… {count(len(left), 'row')}{state} (--all)"
+            yield f"… {count(left, 'row')}{state} (--all)"
         if here < len(lines):
             yield text
 
@@ -292,7 +292,7 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
         unsure = f", {unresolved} unresolved" if unresolved else ""
         parts.append(f"{statuses.count(Status.FAIL)} of {len(statuses)} wrong {way}{unsure}")
     end = " (stopped there)" if document.tensors.stopped else ""
-    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{end}"]
+    lines = [f"{count(rows, 'tensor')}: {'; '.join(parts)}{end}"]
     if bad:
         lines.append(f"first bad tensor  {bad.tensor}   node {bad.node} ({bad.op})")
         first = bad.index, bad.tensor

@@ -245,7 +245,7 @@ def describe_sweep(document: SweepDocument) -> str:
         right = sum(totals[SweepOutcome.RIGHT] == sum(totals.values()) for totals in operators)
         what = f"right in {right} of {len(operators)}"
         if wrong:
-            what = f"{wrong} of {count(len(operators), 'operator')} wrong"
+            what = f"{wrong} of {count(operators, 'operator')} wrong"
         parts.append(f"{candidate.name}: {what}")
     return "; ".join(parts)
 
@@ -311,7 +311,7 @@ def _describe(suspect: Suspect) -> str:
 def interval_title(finding: IntervalFinding) -> str:
     """Return `at most 3 nodes: conv1, relu1, add1`."""
     what = "" if finding.ends.first else "downstream, adds another error: "
-    return f"{what}at most {count(len(finding.nodes), 'node')}: {listed(finding.nodes)}"
+    return f"{what}at most {count(finding.nodes, 'node')}: {listed(finding.nodes)}"
 
 
 def list_left_out(shown: View) -> list[str]:

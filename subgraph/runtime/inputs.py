@@ -438,7 +438,7 @@ def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFi
         if len(named) != len(files):
             other = next((f for f in files if f.stem not in stems), files[-1])
             raise InputError(
-                f"{folder} mixes files of {count(len(named), 'input')} with others, such as"
+                f"{folder} mixes files of {count(named, 'input')} with others, such as"
                 f" {other.name}",
                 "put the files of each sample into a separate folder, each named after its input",
                 code="input.mixed-folder",
@@ -531,7 +531,7 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
         InputError: The shape contradicts them.
     """
     if dims is not None and len(dims) != len(shape):
-        rank = count(len(dims), "dimension")
+        rank = count(dims, "dimension")
         raise InputError(
             f"--shape {name}={shape_text(tuple(shape))}: '{name}' has {rank}",
             code="shape.wrong-rank",

@@ -317,7 +317,7 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
     if _is_model_refused(comparison):
         return _report_refusal(comparison)
     bad = sum(row.failing for row in comparison.rows)
-    tensors = f"{bad} of {count(len(comparison.rows), 'tensor')}"
+    tensors = f"{bad} of {count(comparison.rows, 'tensor')}"
     if comparison.forms.only_pinned and not bad:
         return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
     if comparison.wrong_input:
@@ -714,7 +714,7 @@ class _OwnSteps:
 def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:
     """Yield a sentence if these outputs of the full model differ from run to run."""
     if names:
-        of = count(len(whole.outputs), "output")
+        of = count(whole.outputs, "output")
         yield (
             "the candidate is not deterministic: its values differ from run to run"
             f" ({len(names)} of {of})"

@@ -46,7 +46,7 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
     others = [name for name in found.values() if _elsewhere(judge.runtime, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
     return (
-        f"{len(others)} of {count(len(judge.model.graph.nodes), 'node')} fell back to {by}"
+        f"{len(others)} of {count(judge.model.graph.nodes, 'node')} fell back to {by}"
         if others
         else ""
     )

@@ -413,8 +413,8 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
         list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _read_lines(file, names)
     )
     if len(found) != len(names):
-        have = count(len(found), "label")
-        want = count(len(names), "sample")
+        have = count(found, "label")
+        want = count(names, "sample")
         raise InputError(
             f"--labels {file.name} has {have}, the inputs are {want}",
             "one for each sample, in their order",

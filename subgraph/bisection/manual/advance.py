@@ -118,7 +118,7 @@ def options_of(session: Session) -> BisectionOptions:
 
 
 def _notes(session: Session) -> Iterator[str]:
-    answers = count(len(session.log), "answer")
+    answers = count(session.log, "answer")
     repeated = "nothing was repeated, so intermittent faults go unnoticed"
     yield f"run by hand: {answers} in {count(session.rounds, 'round')}; {repeated}"
     for word in WORDS:

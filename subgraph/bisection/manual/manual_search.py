@@ -149,7 +149,7 @@ class ManualRewriter(ModelRewriter):
         key = digest("rewritten/1", form, [f"{tensor} {node}" for tensor, node in sorted(changes)])
         if key not in person.results:
             view = view_file(self.trials, self.write(changes))
-            how = f"{count(len(changes), 'change')}, {self.means}"
+            how = f"{count(changes, 'change')}, {self.means}"
             raise Pending([Task(key, view, view.whole(), how=how)])
         return person.take(key)
 

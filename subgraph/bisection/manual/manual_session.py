@@ -454,7 +454,7 @@ def so_far(folder: Path) -> str:
         session = Session.read(folder)
     except UsageError:
         return "its state is damaged"
-    return f"{count(len(session.log), 'answer')} so far, {count(len(session.open), 'task')} open"
+    return f"{count(session.log, 'answer')} so far, {count(session.open, 'task')} open"
 
 
 def clear(folder: Path) -> list[Path]:

@@ -130,7 +130,7 @@ def span_of(region: RegionEntry | None) -> str:
     """`conv1 … prob, 229 nodes`."""
     nodes: Sequence[NodeEntry] = region.nodes if region else ()
     ends = dict.fromkeys(node.name for node in (*nodes[:1], *nodes[-1:]))
-    return f"{' … '.join(ends)}, {count(len(nodes), 'node')}"
+    return f"{' … '.join(ends)}, {count(nodes, 'node')}"
 
 
 def read_task(folder: Path) -> TaskManifest | None:

@@ -261,7 +261,7 @@ def _find_inputs(net: Parameters, where: str) -> _NamedShapes:
         given = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
     if len(given) != len(net.input):
         raise ModelError(
-            f"{where}: {count(len(net.input), 'input')}, {count(len(given), 'shape')}",
+            f"{where}: {count(net.input, 'input')}, {count(given, 'shape')}",
             "give each input an input_shape, or four input_dim",
             code="caffe.input-shape",
         )
@@ -352,7 +352,7 @@ def _require_arity(layer: CaffeLayer) -> None:
         else:
             wants = f"{fewest} or {most}"
         raise layer.refuse(
-            f"has {count(len(layer.bottoms), 'bottom')} and {count(tops, 'top')}",
+            f"has {count(layer.bottoms, 'bottom')} and {count(tops, 'top')}",
             f"known: {wants}, and one top",
         )
 

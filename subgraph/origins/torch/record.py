@@ -60,7 +60,7 @@ class TorchRecording:
     def __str__(self) -> str:
         """Show the number of recorded tensors, and the next command."""
         lines = [
-            f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}",
+            f"{self.folder}: {count(self.tensors, 'tensor')} by the {self.way}",
             *self.notes,
         ]
         command = system.join(

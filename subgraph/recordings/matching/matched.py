@@ -250,7 +250,7 @@ class MatchedSample:
         unread = len(self.list_left_out(Reason.UNREADABLE))
         more += [f"{unmatched} of no tensor of the model"] if unmatched else []
         more += [f"{unread} that cannot be read"] if unread else []
-        return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
+        return "; ".join([f"{count(self.matches, 'tensor')} of the model recorded", *more])
 
 
 def run_recorded(
