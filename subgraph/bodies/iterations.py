@@ -36,7 +36,7 @@ from subgraph.graph.value_types import common_type, open_dimensions
 from subgraph.lazy import np
 from subgraph.reach import index_by_name
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.storage import dtypes
+from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, Records, Value, tensor_text, write_value
 from subgraph.text import clean, count
 from subgraph.types import Fields, frozen
@@ -279,7 +279,7 @@ class _Iterated(_Source, ABC):
         self._files += 1
         into = self.folder / f"run{self._files}"
         into.mkdir()
-        stems = {name: f"s{k}" for k, name in enumerate(names)}
+        stems = folders.number_stems(names, "s")
         made = self.values.reference.run(KEY, into, stems, list(feeds)).by_name
         return [made[name].rebase(into.resolve()) for name in names]
 

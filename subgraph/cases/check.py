@@ -26,6 +26,7 @@ from subgraph.graph.opsets import MIN_OPSET, newer_than, opset_of
 from subgraph.lazy import np
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
+from subgraph.storage.folders import number_stems
 from subgraph.storage.tensors import Record, Records, list_arrays, load, measure_distance
 
 # onnxruntime keeps float32 between float16 nodes at every optimization level. The places of its
@@ -58,7 +59,7 @@ def check(
     outputs differ. `expected`: what the captured outputs are, in words.
     """
     reference.load("cut", model)
-    stems = {n: f"check{i}" for i, n in enumerate(cut.outputs)}
+    stems = number_stems(cut.outputs, "check")
     differences = []
     for sample, folder in zip(samples, folders, strict=True):
         outputs = reference.run(

@@ -16,7 +16,7 @@ import numpy as np
 from subgraph.comparison.pair import comparable, find_worst
 from subgraph.comparison.similarity.explanations import find_explanations
 from subgraph.comparison.similarity.rearranged import misreadings
-from subgraph.storage.tensors import Tensors, Value, shape_text
+from subgraph.storage.tensors import Tensors, Value, find_largest, shape_text
 from subgraph.types import Array, Arrays
 
 TOLERANCE = 1e-2  # of the largest value: rounding of a low precision stays within
@@ -112,7 +112,7 @@ def _is_near(expected: Array, given: Array) -> bool:
     finite = np.isfinite(right)
     if not np.array_equal(finite, np.isfinite(value)):
         return False
-    limit = TOLERANCE * float(np.abs(right[finite]).max(initial=0.0))
+    limit = TOLERANCE * find_largest(right[finite])
     return bool((np.abs(right[finite] - value[finite]) <= limit).all())
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from subgraph import plugins
 from subgraph.comparison.metrics import norm
-from subgraph.storage.tensors import Value
+from subgraph.storage.tensors import Value, find_largest
 from subgraph.types import Array, frozen
 from subgraph.verdict import Worst
 
@@ -284,9 +284,7 @@ def compute_scaled_differences(reference: Array, candidate: Array, limit: float)
         return np.asarray(x != y, np.float64)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64, copy=False)
-        distance = differences(x, y) / (
-            float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0)) or 1.0
-        )
+        distance = differences(x, y) / (find_largest(wide[np.isfinite(wide)]) or 1.0)
     return np.where(np.isfinite(distance), np.clip(distance, -limit, limit), limit)
 
 

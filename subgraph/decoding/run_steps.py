@@ -23,6 +23,7 @@ from subgraph.errors import SubcutError
 from subgraph.precision import Precision
 from subgraph.reach import flatten
 from subgraph.runtime.reference import Reference
+from subgraph.storage import folders
 from subgraph.storage.tensors import Record, measure_distance, tensor_text, write_value
 from subgraph.text import clean
 from subgraph.types import Array, StringMap, frozen
@@ -123,7 +124,7 @@ def measure_size(records: Records) -> int:
 
 def make_stems(decoder: Decoder) -> dict[str, str]:
     """Every output with the stem of its file."""
-    return {name: f"o{i}" for i, name in enumerate(decoder.graph.outputs)}
+    return folders.number_stems(decoder.graph.outputs, "o")
 
 
 def make_next_states(decoder: Decoder, made: Records) -> Records:

@@ -16,7 +16,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
-from subgraph.storage.tensors import Records
+from subgraph.storage.tensors import Records, find_largest
 from subgraph.types import frozen
 
 
@@ -146,7 +146,7 @@ def _difference(name: str, a: object, b: object) -> OutputEffect:
     y = b.astype(np.float64)
     with np.errstate(invalid="ignore"):
         most = float(np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf).max())
-    scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
+    scale = find_largest(x[np.isfinite(x)])
     relative = most / scale if scale else most
     return OutputEffect(
         name,

@@ -254,7 +254,7 @@ class _Measuring:
         region = find_upstream(self.graph, names)
         inputs = inputs_needed(self.graph, region, names)
         new = dict.fromkeys((*batch, *(n for n in inputs if n not in self.tensors)))
-        stems = {name: f"t{k}" for k, name in enumerate(dict.fromkeys((*new, *names)))}
+        stems = folders.number_stems(dict.fromkeys((*new, *names)), "t")
         with folders.temporary() as folder:
             samples = self.feeding.plan(self.graph, inputs)
             captured = capture_samples(self.reference, self.graph, region, stems, samples, folder)

@@ -245,7 +245,7 @@ def capture(
     words = input_arguments(inputs, graph.inputs)
     samples = Feeding(words, shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
     with folders.temporary() as folder, default_for(graph) as reference:
-        stems = {name: f"t{i}" for i, name in enumerate(names)}
+        stems = folders.number_stems(names, "t")
         captured = capture_samples(reference, graph, above, stems, samples, folder)
         return [
             {n: load(c.tensors[n], folder / str(k)) for n in names} for k, c in enumerate(captured)

@@ -17,6 +17,7 @@ from subgraph.reach import flatten, pick
 from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancestors
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
+from subgraph.storage import folders
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, Records, copy_record
 from subgraph.types import Array, StringMap
@@ -136,7 +137,7 @@ class ReferenceValues:
             missing += [n for n in drawn if n not in stored and n not in missing]
             if not self.captured:
                 missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
-                stems = {name: f"t{i}" for i, name in enumerate(missing)}
+                stems = folders.number_stems(missing, "t")
                 above = region.find_upstream(self.graph, missing)
                 with self.reference.exclusive():
                     self.captured = capture_samples(
@@ -161,7 +162,7 @@ class ReferenceValues:
         types = boundary_types(
             graph, [n for n in above.entering if n in graph.maker], self.records, {}
         )
-        stems = {name: f"t{i}" for i, name in enumerate(names)}
+        stems = folders.number_stems(names, "t")
         runs = []
         loaded = load_ancestors(self.reference, graph, above, names, into, types)
         with self.reference.exclusive(), loaded as needed:

@@ -33,6 +33,7 @@ from subgraph.runtime.command_line import contents
 from subgraph.runtime.protocol import process_end
 from subgraph.runtime.stretches import lacks_memory
 from subgraph.runtime.worker import Worker
+from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.tensors import Record, Records, RecordTuple
@@ -273,7 +274,7 @@ def _run_pass(
     runs = []
     try:
         for k, sample in enumerate(job.feeds):
-            stems = {n: f"{prefix}s{k}-o{i}" for i, n in enumerate(job.outputs)}
+            stems = folders.number_stems(job.outputs, f"{prefix}s{k}-o")
             earlier = first[k].values() if first else ()
             runs.append(worker.run(MODEL, job.into, stems, sample, earlier))
             seconds += runs[-1].seconds

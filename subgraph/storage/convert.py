@@ -13,7 +13,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.lazy import np
 from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import PACKED, Record
+from subgraph.storage.tensors import PACKED, Record, find_largest
 from subgraph.text import nearest
 from subgraph.types import Array, Shape, Strings, frozen
 
@@ -269,8 +269,8 @@ def _convert_type(array: Array, dtype: str, scale: Scale | None) -> tuple[Array,
         overflowed=int(over.sum()),
         vanished=int((counted & (wide != 0) & (back == 0)).sum()),
         invalid=int((~finite & np.isfinite(back)).sum()),
-        max_abs=float(np.abs(back[counted] - wide[counted]).max(initial=0.0)),
-        scale=float(np.abs(wide[finite]).max(initial=0.0)),
+        max_abs=find_largest(back[counted] - wide[counted]),
+        scale=find_largest(wide[finite]),
     )
 
 

@@ -87,6 +87,11 @@ def safe_names(names: Iterable[str]) -> StringMap:
     return out
 
 
+def number_stems(names: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return a file name without extension for each name: the prefix and a number."""
+    return {name: f"{prefix}{number}" for number, name in enumerate(names)}
+
+
 def is_device(part: str) -> bool:
     """Return whether Windows keeps this part of a path for a device, with any extension.
 

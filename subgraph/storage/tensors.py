@@ -372,6 +372,11 @@ def unpack(data: Array, dtype: str, count: int) -> Array:
     return from_bits(np.packbits(each, axis=1, bitorder="little").reshape(count), dtype)
 
 
+def find_largest(values: Array) -> float:
+    """Return the largest magnitude of some numbers; 0 of none."""
+    return float(np.abs(values).max(initial=0.0))
+
+
 def measure_distance(expected: Array, actual: Array) -> tuple[float, float] | None:
     """Return (largest difference, largest magnitude expected) of the finite values of two arrays of
     one shape.
@@ -383,6 +388,4 @@ def measure_distance(expected: Array, actual: Array) -> tuple[float, float] | No
     finite = np.isfinite(x) & np.isfinite(y)
     if (~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))).any():
         return None
-    return float(np.abs(x[finite] - y[finite]).max(initial=0.0)), float(
-        np.abs(x[finite]).max(initial=0.0)
-    )
+    return find_largest(x[finite] - y[finite]), find_largest(x[finite])

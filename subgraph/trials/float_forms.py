@@ -17,6 +17,7 @@ from subgraph.comparison.pair import differences
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import opset_of
 from subgraph.runtime.run_result import Feeds
+from subgraph.storage.tensors import find_largest
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
@@ -85,8 +86,8 @@ def _is_near(expected: Array, values: Array, share: float) -> bool:
     all."""
     if expected.shape != values.shape or expected.dtype.kind not in "fV":
         return np.array_equal(expected, values)
-    off = np.abs(differences(expected, values)).max(initial=0.0)
-    return bool(off <= share * np.abs(expected.astype(np.float64)).max(initial=0.0))
+    off = find_largest(differences(expected, values))
+    return off <= share * find_largest(expected.astype(np.float64))
 
 
 def read_outputs(samples: Feeds, names: Collection[str]) -> list[Array]:

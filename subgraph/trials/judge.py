@@ -37,7 +37,7 @@ from subgraph.results.common import ScoreDocument
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import Records, Value
+from subgraph.storage.tensors import Records, Value, find_largest
 from subgraph.text import from_run
 from subgraph.trials.candidate_model import (
     coarsen_inputs,
@@ -275,7 +275,7 @@ class Judge:
                     dtype = find_code_type(other, name)
                     quantized = compute_quantizer_values(scales[name], reference, dtype, coarse)
                 elif scale := find_tflite_scale(other, name):
-                    largest = float(np.abs(reference).max(initial=0.0))
+                    largest = find_largest(reference)
                     half_step = find_half_step(other, name, scale, largest)
                     codes = compute_quantizer_values(
                         scale, reference, find_code_type(other, name), coarse
@@ -427,7 +427,7 @@ def _doubt_saturated(judge: Judge, given: Feeds, judgement: Judgement) -> Judgem
         return judgement
     k = judge.model.values.labels.index(judgement.sample)
     records = judge.model.values.records[k][judgement.name], given[k][judgement.name]
-    largest = max(float(np.abs(record.array()).max(initial=0.0)) for record in records)
+    largest = max(find_largest(record.array()) for record in records)
     if not largest < CLEAR:
         return judgement
     why = f"its values are so small (at most {largest:.2g}) that 0 would be about as near"

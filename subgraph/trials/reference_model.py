@@ -30,6 +30,7 @@ from subgraph.reach import flatten, pick
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
+from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Records, write_value
@@ -319,7 +320,7 @@ def run_loaded(
     Raises:
         ModelError: the reference cannot run it on these values. WorkerDied: the process crashed.
     """
-    stems = {name: f"o{i}" for i, name in enumerate(outputs)}
+    stems = folders.number_stems(outputs, "o")
     samples = []
     try:
         for sample in feeds:

@@ -141,6 +141,7 @@ from subgraph.comparison.pair import Pair, find_mask_differences
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.graph.quantization import CARRIERS, QUANTIZERS
 from subgraph.precision import Precision
+from subgraph.storage.tensors import find_largest
 from subgraph.text import count
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status
@@ -386,7 +387,7 @@ def _nearest_codes(
 
     The exact values are those that their quantizer rounds.
     """
-    largest = float(np.abs(quantized.exact - quantized.zero).max(initial=0.0))
+    largest = find_largest(quantized.exact - quantized.zero)
     has_next_codes = float(quantized.is_coarse or context.has_fixed_point)
     allowed = 0.5 + max(TIE, k * context.claim.eps * largest, has_next_codes)
 

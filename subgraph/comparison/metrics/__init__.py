@@ -25,6 +25,7 @@ import math
 
 import numpy as np
 
+from subgraph.storage.tensors import find_largest
 from subgraph.types import Array
 
 # others overflow, or lose bits in float64's subnormal numbers
@@ -48,7 +49,7 @@ def norm(values: Array) -> float:
         square = dot(values, values)
     if MIN_SQUARE < square < MAX_SQUARE:
         return math.sqrt(square)
-    largest = float(np.abs(values).max(initial=0.0))
+    largest = find_largest(values)
     if largest == 0 or math.isinf(largest):
         return largest
     scaled = values / largest

@@ -46,6 +46,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.reach import pick
 from subgraph.runtime.reference import Reference
+from subgraph.storage import folders
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import make_numbered_folder
 from subgraph.storage.tensors import Record, Records, copy_record, load, save, type_of, write_value
@@ -325,7 +326,7 @@ def _run_model(
     sampler: NoiseSampler, into: Path, names: Iterable[str], feeds: Iterable[Record]
 ) -> dict[str, Record]:
     return sampler.reference.run(
-        sampler._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds
+        sampler._key, into, folders.number_stems(names, "t"), feeds
     ).by_name
 
 

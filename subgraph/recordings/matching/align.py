@@ -14,7 +14,7 @@ from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.tensors import find_largest, np_dtype
 from subgraph.trials.matching.match_tensors import SLACK
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, Shape, frozen
@@ -262,7 +262,7 @@ def displace(reference: Array, before: Array, after: Array) -> Array:
     old = before.astype(np.float64)
     new = after.astype(np.float64)
     exact = reference.astype(np.float64)
-    scale, own = (np.abs(v[np.isfinite(v)]).max(initial=0.0) for v in (old, exact))
+    scale, own = (find_largest(v[np.isfinite(v)]) for v in (old, exact))
     same = (old == new) | (np.isnan(old) & np.isnan(new))
     with np.errstate(all="ignore"):
         step = (new - old) * (own / scale if scale > own else 1.0)
