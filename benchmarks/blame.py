@@ -28,7 +28,7 @@ from benchmarks import machine
 from benchmarks.measure import floor
 from benchmarks.report import table
 from fixtures import threads, toy_releases
-from subgraph.blame.answer import states
+from subgraph.questions.blame.answer import states
 
 CASES = Path("fixtures/cases").resolve()
 BUILD = Path("build/blame")

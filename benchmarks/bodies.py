@@ -25,8 +25,8 @@ import onnx
 
 from benchmarks.report import table
 from fixtures import bodies, bodies_wrong
-from subgraph.bisection.bisection import bisect
 from subgraph.graph.graph import load
+from subgraph.questions.bisection.bisection import bisect
 from subgraph.runtime.candidate import parse
 
 MIN = 1e-2  # of an output's scale, what a fault must change

@@ -38,8 +38,8 @@ import onnxruntime
 from benchmarks import machine
 from benchmarks.report import table
 from fixtures.embedded import FORMS, Embedded, Form, Subject, Unfit, embed, subject, unfit
+from subgraph.questions.sweep.operator_tests import OperatorTests, collect
 from subgraph.storage.store import Store
-from subgraph.sweep.operator_tests import OperatorTests, collect
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "embedded"
 KEPT = "results.jsonl"

@@ -27,8 +27,8 @@ import onnx
 from onnx import NodeProto, numpy_helper
 
 from benchmarks.report import table
-from subgraph.bisection.bisection import bisect
 from subgraph.graph.graph import load
+from subgraph.questions.bisection.bisection import bisect
 from subgraph.runtime.candidate import parse
 from subgraph.search import Settings
 

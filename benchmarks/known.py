@@ -1,4 +1,5 @@
-"""Run the tests of the entries in `subgraph/known/` on releases, and write the files and pages.
+"""Run the tests of the entries in `subgraph/inspection/known/` on releases, and write the files and
+pages.
 
     python -m benchmarks.known [--all] [tract==0.22.0 …]     without arguments: only the pages
 
@@ -18,12 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.known_case import examples
-from subgraph import known
 from subgraph.commands.lint import release_of
-from subgraph.known import HOME, Entry, numbers
+from subgraph.inspection import known
+from subgraph.inspection.known import HOME, Entry, numbers
+from subgraph.questions.sweep.sweep import BAD, open_sweep
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse
-from subgraph.sweep.sweep import BAD, open_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "known.md"

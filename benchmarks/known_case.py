@@ -15,10 +15,10 @@ from benchmarks.known_case_backend import IN, OUT
 from subgraph.documents import to_json
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph import graph as graphs
-from subgraph.known import Entry, KnownCase
+from subgraph.inspection.known import Entry, KnownCase
+from subgraph.questions.sweep.operator_tests import MODEL, Example
 from subgraph.runtime.worker import Worker
 from subgraph.storage.digest import digest, file_digest
-from subgraph.sweep.operator_tests import MODEL, Example
 from subgraph.system import free_memory
 
 RTOL, ATOL = 1e-3, 1e-5  # what is known to be wrong is wrong by more

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from subgraph.version import __version__
 
 if TYPE_CHECKING:
-    from subgraph.bisection.bisection import Bisection, bisect
     from subgraph.errors import (
         ArgumentTypeError,
         BackendError,
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
     from subgraph.graph.region import Region
     from subgraph.notebook import watch
     from subgraph.origins.load import load
-    from subgraph.planning.make_plan import plan
+    from subgraph.questions.bisection.bisection import Bisection, bisect
+    from subgraph.questions.planning.make_plan import plan
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.capture import capture
     from subgraph.search.oracle import Findings, Step
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 # Imported at the first access: `import subgraph` takes milliseconds, and the command line needs
 # little of it at a time.
 _MODULES = {
-    "bisection.bisection": "Bisection bisect",
+    "questions.bisection.bisection": "Bisection bisect",
     "errors": (
         "ArgumentTypeError BackendError DataError Inconclusive InputError ModelError NoRegion"
         " NotInstalled OutOfMemory OutOfTime OutputError Refused ResultExists SubcutError"
@@ -69,7 +69,7 @@ _MODULES = {
     "graph.region": "Region",
     "notebook": "watch",
     "origins.load": "load",
-    "planning.make_plan": "plan",
+    "questions.planning.make_plan": "plan",
     "runtime.candidate": "Candidate",
     "runtime.capture": "capture",
     "search.oracle": "Findings Step",
@@ -78,7 +78,7 @@ _MODULES = {
 }
 # Results that a notebook shows as HTML, by module; graphs and cuts also as drawings.
 _SHOWN = {
-    "bisection.bisection": "Bisection",
+    "questions.bisection.bisection": "Bisection",
     "graph.cut": "Cut",
     "graph.graph": "Graph",
     "graph.region": "Region",

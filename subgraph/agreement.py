@@ -12,8 +12,6 @@ from dataclasses import field
 from pathlib import Path
 
 from subgraph import reports, system
-from subgraph.bisection.bisection import Bisection
-from subgraph.bisection.options import BisectionOptions
 from subgraph.commands import resolve
 from subgraph.commands.options import CriterionOptions, InputOptions, ResultOptions, RuntimeOptions
 from subgraph.commands.resolve import Asked
@@ -21,6 +19,8 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.project import Project, parse_seconds
+from subgraph.questions.bisection.bisection import Bisection
+from subgraph.questions.bisection.options import BisectionOptions
 from subgraph.results.bisect import BisectDocument
 from subgraph.runtime.python_values import Inputs, input_arguments
 from subgraph.runtime.remote.remote_pool import open_workers

@@ -14,13 +14,13 @@ from functools import singledispatch
 from html import escape
 from typing import Any
 
-from subgraph.bisection.bisection import Bisection
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.svg import Marks, svg
 from subgraph.graph.cut import Cut
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.drawn_network import network
+from subgraph.questions.bisection.bisection import Bisection
 from subgraph.reach import flatten
 from subgraph.reports import text as text_report
 from subgraph.reports.html import plan_curve

@@ -35,11 +35,11 @@ FOLDERS = {
     "dumps": "recordings/dumps",
     "executors": "runtime/executors",
     "lint": "inspection/lint",
-    "makers": "blame/makers",
+    "makers": "questions/blame/makers",
     "metrics": "comparison/metrics",
-    "plan-lists": "planning/lists",
+    "plan-lists": "questions/planning/lists",
     "reports": "reports",
-    "rewrites": "rewrites",
+    "rewrites": "graph/rewrites",
     "scores": "comparison/scores",
 }
 

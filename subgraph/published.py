@@ -36,7 +36,7 @@ SCHEMAS: StringMap = {
     "subcut.lint-rules/1": "results.commands:RulesResult",
     "subcut.lint/1": "inspection.lint:LintDocument",
     "subcut.loop/1": "results.loop:LoopDocument",
-    "subcut.manual-state/1": "bisection.manual.manual_session:SavedSession",
+    "subcut.manual-state/1": "questions.bisection.manual.manual_session:SavedSession",
     "subcut.manual/1": (
         "results.commands:ManualProgress results.commands:ManualLog results.commands:ManualReset"
     ),

@@ -22,10 +22,10 @@ import onnx
 import pytest
 
 from fixtures import ROOT, resnet50
+from subgraph.questions.sweep import operator_tests as operator_tests_module
 from subgraph.runtime.reference import Reference
 from subgraph.storage import store, tensors
 from subgraph.storage.digest import digest, file_digest
-from subgraph.sweep import operator_tests as operator_tests_module
 from subgraph.system import Lock
 from tests.helpers import lent_workers
 from tests.helpers.budget import (
@@ -144,8 +144,8 @@ def _given_inputs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     `small_inputs`: each takes 0.5 s. With the mark, the load of the machine changes no number."""
     is_complete = bool(request.node.get_closest_marker("small_inputs"))
     if not is_complete:
-        monkeypatch.setattr("subgraph.bisection.bisection.MAX_RUNS", 0)
-    monkeypatch.setattr("subgraph.bisection.bisection.POWER_SECONDS", 100.0 * is_complete)
+        monkeypatch.setattr("subgraph.questions.bisection.bisection.MAX_RUNS", 0)
+    monkeypatch.setattr("subgraph.questions.bisection.bisection.POWER_SECONDS", 100.0 * is_complete)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ def test_the_package_is_packed_with_its_data_and_nothing_else() -> None:
     packed = {Path(f).relative_to(ROOT).as_posix() for f in Module("subgraph", ROOT).iter_files()}
     some = (
         "__main__.py py.typed demo/wrong.py view/static/view.js "
-        "known/tract/lstm-direction-reverse.toml SKILL.md"
+        "inspection/known/tract/lstm-direction-reverse.toml SKILL.md"
     ).split()
     assert {f"subgraph/{f}" for f in some} <= packed
     kinds = {Path(name).suffix for name in packed}

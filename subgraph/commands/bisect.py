@@ -36,8 +36,8 @@ from subgraph.reach import index_by_name
 from subgraph.text import clean, prediction, shorten
 
 if TYPE_CHECKING:
-    from subgraph.bisection.bisection import Bisection
-    from subgraph.decoding.step_search import LoopSearch
+    from subgraph.questions.bisection.bisection import Bisection
+    from subgraph.questions.decoding.step_search import LoopSearch
     from subgraph.recordings.device_runs import RecordedRun, RecordingOptions
     from subgraph.results.loop import LoopDocument
     from subgraph.runtime.reference import Reference
@@ -184,8 +184,8 @@ def open_search(
         force: Whether the result replaces another result.
         begin: The time at which the command began, by `time.monotonic`.
     """
-    from subgraph.bisection.bisection import Bisection
-    from subgraph.bisection.options import BisectionOptions
+    from subgraph.questions.bisection.bisection import Bisection
+    from subgraph.questions.bisection.options import BisectionOptions
     from subgraph.recordings.device_runs import open_runs
     from subgraph.recordings.interval import weigh_intervals, weigh_nodes
     from subgraph.runtime.remote.remote_pool import open_workers
@@ -299,12 +299,12 @@ def bisect_loop(
         BackendError: The candidate cannot be used.
         OutOfTime: The time is used up before the candidate has run all steps.
     """
-    from subgraph.decoding.decoder import read_loop_file, resolve_decoder
-    from subgraph.decoding.inputs import read_inputs
-    from subgraph.decoding.result_folder import find_free_place, render_text, save
-    from subgraph.decoding.run_steps import trace_reference
-    from subgraph.decoding.step_search import LoopSearch
     from subgraph.graph.model_file import copy_model
+    from subgraph.questions.decoding.decoder import read_loop_file, resolve_decoder
+    from subgraph.questions.decoding.inputs import read_inputs
+    from subgraph.questions.decoding.result_folder import find_free_place, render_text, save
+    from subgraph.questions.decoding.run_steps import trace_reference
+    from subgraph.questions.decoding.step_search import LoopSearch
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage import folders
@@ -395,8 +395,8 @@ def _search(
     force: bool,
 ) -> LoopDocument:
     """Return the document with that of the bisection of its step."""
-    from subgraph.bisection.bisection import Bisection
-    from subgraph.bisection.options import BisectionOptions
+    from subgraph.questions.bisection.bisection import Bisection
+    from subgraph.questions.bisection.options import BisectionOptions
 
     k = document.found.first_wrong
     assert k is not None

@@ -24,9 +24,9 @@ from subgraph.project import parse_seconds
 from subgraph.text import clean
 
 if TYPE_CHECKING:
-    from subgraph.bisection.bisection import Bisection
-    from subgraph.blame.blame import ReleasesAsked
-    from subgraph.blame.maker import Maker
+    from subgraph.questions.bisection.bisection import Bisection
+    from subgraph.questions.blame.blame import ReleasesAsked
+    from subgraph.questions.blame.maker import Maker
     from subgraph.trials.candidate_model import CandidateModel
 
 PLAIN_SPEC = "ort:opt=disable"  # runs a model whose tool is tried
@@ -102,7 +102,7 @@ def blame(
         maker = None
         own_model: Path | CandidateModel | None = None
         if made_by:
-            from subgraph.blame.maker import open_maker
+            from subgraph.questions.blame.maker import open_maker
 
             making = open_maker(made_by, chosen, model_path, asked.feeding, asked.output)
             maker, own_model = stack.enter_context(making)
@@ -141,8 +141,8 @@ def _parse_releases(
     Raises:
         UsageError: an option is without its other half.
     """
-    from subgraph.blame.blame import ReleasesAsked
     from subgraph.environments.installation import pip_sources
+    from subgraph.questions.blame.blame import ReleasesAsked
 
     sources = pip_sources(index_url, find_links or ())
     if sources and not versions:
@@ -158,8 +158,8 @@ def _parse_releases(
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:
     """Explain the findings of a search."""
-    from subgraph.blame.answer import explain_findings, summary
-    from subgraph.blame.blame import Blame
+    from subgraph.questions.blame.answer import explain_findings, summary
+    from subgraph.questions.blame.blame import Blame
 
     trials = bisection.oracle.trials
     # the fault has shown that the outputs depend on the input

@@ -268,7 +268,7 @@ def _judge(
     start_reference: Callable[[], Reference],
 ) -> Verdict:
     """One sample of a case; an operator test of a sweep is judged without the reference."""
-    from subgraph.sweep.result_folder import replay_test
+    from subgraph.questions.sweep.result_folder import replay_test
     from subgraph.trials.open_trials import open_case
 
     if case.expected:

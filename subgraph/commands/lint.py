@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph import known as entries_of, plugins, project
+from subgraph import plugins, project
 from subgraph.commands import Result, options, require_utf8
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked, parse_candidate
@@ -23,7 +23,8 @@ from subgraph.commands.table import convert_words
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import load
-from subgraph.known import Entry
+from subgraph.inspection import known as entries_of
+from subgraph.inspection.known import Entry
 from subgraph.log import log
 from subgraph.reach import flatten, group_values
 from subgraph.results.commands import KnownResult, RulesResult

@@ -23,7 +23,7 @@ from subgraph.text import clean, clean_lines, count, distinct, wrap
 from subgraph.types import Fields
 
 if TYPE_CHECKING:
-    from subgraph.bisection.items import Remaining
+    from subgraph.questions.bisection.items import Remaining
     from subgraph.search import Step
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project, system
-from subgraph.bisection.manual import MAX_BATCH
 from subgraph.commands import Result, can_ask, command_line, options, resolve
 from subgraph.commands.live import step_line
 from subgraph.commands.options import Number, option
@@ -22,6 +21,7 @@ from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
 from subgraph.precision import Precision
+from subgraph.questions.bisection.manual import MAX_BATCH
 from subgraph.reach import flatten
 from subgraph.results.commands import GivenAnswer, ManualLog, ManualProgress, ManualReset
 from subgraph.text import clean, count
@@ -31,8 +31,8 @@ from subgraph.types import frozen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from subgraph.bisection.manual.manual_search import ManualBisection
-    from subgraph.bisection.manual.manual_session import Session
+    from subgraph.questions.bisection.manual.manual_search import ManualBisection
+    from subgraph.questions.bisection.manual.manual_session import Session
     from subgraph.trials.trial import Trials
 
 
@@ -82,8 +82,8 @@ def start(
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance, manual_session as sessions
-    from subgraph.bisection.manual.tasks import TaskFormat
+    from subgraph.questions.bisection.manual import advance, manual_session as sessions
+    from subgraph.questions.bisection.manual.tasks import TaskFormat
     from subgraph.runtime import candidate
     from subgraph.trials.open_trials import open_trials
 
@@ -154,7 +154,7 @@ def _make_answer(word: str, about: str) -> Callable[..., Result]:
         output: options.Output = None,
         trust: options.Trust = False,
     ) -> Result:
-        from subgraph.bisection.manual import manual_session
+        from subgraph.questions.bisection.manual import manual_session
 
         for text in numbers or ():
             if not text.isdigit():
@@ -197,7 +197,7 @@ def take(
       subcut manual take
       subcut manual take from_board --number 3
     """
-    from subgraph.bisection.manual import manual_session
+    from subgraph.questions.bisection.manual import manual_session
 
     with _open_session(output) as manual:
         manual, killed = _finish_killed(manual, trust)
@@ -240,7 +240,7 @@ def undo(
     trust: options.Trust = False,
 ) -> Result:
     """Take back the answers of the last command."""
-    from subgraph.bisection.manual import manual_session
+    from subgraph.questions.bisection.manual import manual_session
 
     with _open_session(output) as manual:
         manual, numbers = manual_session.undo(manual)
@@ -254,7 +254,7 @@ def reset(
     yes: bool = option("--yes -y", None, "Do not ask."),
 ) -> Result:
     """End the search and remove its answers; files of others stay."""
-    from subgraph.bisection.manual import manual_session as sessions
+    from subgraph.questions.bisection.manual import manual_session as sessions
 
     folder = sessions.find(_find_parent(output))
     with sessions.lock_folder(folder):
@@ -295,8 +295,8 @@ def _find_parent(output: str | None) -> Path:
 @contextmanager
 def _open_session(output: str | None) -> Iterator[Session]:
     """Provide the session in a folder of results, locked in the block."""
-    from subgraph.bisection.manual import manual_session as sessions
-    from subgraph.bisection.manual.manual_session import Session
+    from subgraph.questions.bisection.manual import manual_session as sessions
+    from subgraph.questions.bisection.manual.manual_session import Session
 
     folder = sessions.find(_find_parent(output))
     with sessions.lock_folder(folder):
@@ -317,7 +317,7 @@ def _continue(manual: Session, trust: bool) -> Result:
     Raises:
         UsageError: the model is gone, or has changed; or the state names code that is not trusted.
     """
-    from subgraph.bisection.manual import advance
+    from subgraph.questions.bisection.manual import advance
     from subgraph.trials.open_trials import open_trials
 
     path = Path(manual.model.path)
@@ -361,8 +361,8 @@ def _remember_code(manual: Session) -> None:
 
 def _advance(manual: Session, trials: Trials) -> Result:
     """Return the end of the search, or the tasks to run next."""
-    from subgraph.bisection.items import Remaining
-    from subgraph.bisection.manual import advance
+    from subgraph.questions.bisection.items import Remaining
+    from subgraph.questions.bisection.manual import advance
 
     advanced = advance.advance(manual, trials)
     manual = advanced.session
@@ -412,8 +412,8 @@ class OpenTask:
 
 def open_task(manual: Session, number: int) -> OpenTask:
     """Return an open task, with its folders and what is to come back."""
-    from subgraph.bisection.manual import outputs, tasks
     from subgraph.cases.layout import FROM_DEVICE
+    from subgraph.questions.bisection.manual import outputs, tasks
 
     task = manual.task(number)
     folders = tasks.folders_of(manual.todo, number)

@@ -75,7 +75,7 @@ def plan(
     enough.
     """
     from subgraph.graph.graph import load
-    from subgraph.planning.make_plan import PlanRequest, make_plan
+    from subgraph.questions.planning.make_plan import PlanRequest, make_plan
 
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     path = asked.model_path
@@ -111,7 +111,7 @@ def _iter_next(document: PlanDocument, *, is_other_model: bool) -> Iterator[Next
 
 def text(document: PlanDocument) -> str:
     """Return the document for people."""
-    from subgraph.planning.make_plan import MAX_NAMED, list_names
+    from subgraph.questions.planning.make_plan import MAX_NAMED, list_names
 
     result = document.result
     files = document.files

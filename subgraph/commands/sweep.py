@@ -63,10 +63,10 @@ def sweep(
     Exit code 0: nothing is wrong; 1: something is wrong, crashes or hangs; 5: nothing could be
     established.
     """
+    from subgraph.questions.sweep import result_folder
+    from subgraph.questions.sweep.result_folder import make_document as sweep_document
+    from subgraph.questions.sweep.sweep import open_sweep
     from subgraph.reports.text import render_sweep
-    from subgraph.sweep import result_folder
-    from subgraph.sweep.result_folder import make_document as sweep_document
-    from subgraph.sweep.sweep import open_sweep
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
     criterion = asked.criterion
@@ -107,8 +107,8 @@ def _iter_next(document: SweepDocument) -> Iterator[NextCommand]:
 def _make_candidate(asked: Asked, spec: str | None) -> Candidate:
     """Return a candidate with the sweep's own timeout where none is given: the models are tiny, so
     one that hangs should cost a minute, not ten."""
+    from subgraph.questions.sweep.sweep import RUN_TIMEOUT
     from subgraph.runtime.candidate import TIMEOUT
-    from subgraph.sweep.sweep import RUN_TIMEOUT
 
     candidate = asked.candidate(spec)
     limited = (

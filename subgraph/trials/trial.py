@@ -128,7 +128,7 @@ class Trials(JudgeProperties):
 # Region -> RunResult: obtains the candidate's outputs of a region, and judges nothing.
 #
 # `Runner` is the seam: processes run the candidate (`Processes`), also only from stored results,
-# and a person may run it by hand (`bisection.manual.manual_search.Person`).
+# and a person may run it by hand (`questions.bisection.manual.manual_search.Person`).
 #
 # The store keeps run results, not verdicts: judging by another criterion needs no new run. One
 # run covers all samples; samples that differ in shapes or frozen values are run with separate

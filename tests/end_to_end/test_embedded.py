@@ -30,9 +30,9 @@ from fixtures.embedded import (
     host,
     unfit,
 )
+from subgraph.questions.sweep import operator_tests
+from subgraph.questions.sweep.operator_tests import NETWORK, NODE
 from subgraph.storage.tensors import Record
-from subgraph.sweep import operator_tests
-from subgraph.sweep.operator_tests import NETWORK, NODE
 from tests.helpers import text_models
 from tests.helpers.run_command import SUBCUT, environment, run_program
 

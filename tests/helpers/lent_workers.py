@@ -17,14 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from subgraph import rewrites
-from subgraph.blame import rewritten
 from subgraph.cases import check
 from subgraph.children import Answering
 from subgraph.editing import draft
 from subgraph.errors import SubcutError
-from subgraph.graph import cut, onnx_process, protobuf, shape_inference
+from subgraph.graph import cut, onnx_process, protobuf, rewrites, shape_inference
 from subgraph.graph.onnx_process import MEMORY, OnnxProcess
+from subgraph.questions.blame import rewritten
 from subgraph.runtime import reference, worker_pool
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample

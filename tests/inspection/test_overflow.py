@@ -1,6 +1,6 @@
 """Tensors that leave a precision, the powers of two that bring them back, and the proof.
 
-Covers `inspection.overflow`, `planning.scales`."""
+Covers `inspection.overflow`, `questions.planning.scales`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection.overflow import Overflow, TroubleKind
 from subgraph.inspection.ranges import measure
-from subgraph.planning.lower import lower_model
-from subgraph.planning.places import round_nodes
-from subgraph.planning.scales import rescale
 from subgraph.precision import Precision
+from subgraph.questions.planning.lower import lower_model
+from subgraph.questions.planning.places import round_nodes
+from subgraph.questions.planning.scales import rescale
 from subgraph.runtime.inputs import Feeding
 from tests.helpers import text_models
 from tests.helpers.runs import evaluate

@@ -13,14 +13,14 @@ import pytest
 from subgraph.agreement import Search, disagreement
 from subgraph.precision import Precision
 from subgraph.project import Project
+from subgraph.questions.sweep.expected import ExpectedOutputs, open_runtime
+from subgraph.questions.sweep.operator_tests import Example
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.storage.store import Store
-from subgraph.sweep.expected import ExpectedOutputs, open_runtime
-from subgraph.sweep.operator_tests import Example
 from subgraph.trials.doubt import (
     DOUBTS,
     ROUNDING_DOUBTS,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subgraph.bisection.bisection import bisect
 from subgraph.errors import OutputError, UsageError
+from subgraph.questions.bisection.bisection import bisect
 from subgraph.results.common import PowerDocument
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
@@ -147,7 +147,7 @@ def test_full_disk_costs_the_measurement_and_no_result(
     def fill(*_: Any) -> None:
         raise OutputError("no space left", code="output.unwritable")
 
-    monkeypatch.setattr("subgraph.bisection.bisection.measure_power_in_time", fill)
+    monkeypatch.setattr("subgraph.questions.bisection.bisection.measure_power_in_time", fill)
     path = text_models.save(tmp_path / "m.onnx", MASKED, z=np.zeros(1, np.float32))
     found = bisect(path, "ort", output=tmp_path / "out").result
     assert found.agree and found.whole.power is None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from subgraph import known
 from subgraph.graph.nested import VALUE_FIELDS
 from subgraph.graph.opsets import schema
+from subgraph.inspection import known
 from subgraph.inspection.lint import Issues, LintContext, note
 from subgraph.inspection.lint._places import LintNode
 from subgraph.reach import group_values

@@ -1,0 +1,27 @@
+"""The region in other opsets, as far as onnx's converter reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import ModelProto
+
+from subgraph.graph.opsets import list_changed
+from subgraph.graph.rewrites._region_model import RegionModel
+
+# the oldest that the converter reaches; runtimes take a new opset late
+OLDEST = 7
+NEWEST = 25
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
+    """Yield the model at the nearest opsets first; of those that define all of its operators alike,
+    at one."""
+    versions = sorted(range(OLDEST, NEWEST + 1), key=lambda v: (abs(v - source.opset), -v))
+    tried = [source.opset]
+    for version in versions:
+        if any(not list_changed(source.model, "", version, other) for other in tried):
+            continue
+        tried.append(version)
+        if (model := source.convert(version)) is not None:
+            yield f"opset {version} instead of {source.opset}", model

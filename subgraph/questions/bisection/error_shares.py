@@ -1,0 +1,355 @@
+"""The error of some items: how much of the error that is looked for it explains, what is wrong in
+place, and the costs of another model.
+
+`SeenRuns` holds the runs that later answers rest on: what failed, and what differs from run to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+
+from subgraph.comparison.pair import comparable, compute_relative_error
+from subgraph.errors import ModelError, NoRegion
+from subgraph.graph import region as regions
+from subgraph.graph.region import Region
+from subgraph.questions.bisection.items import NodeItems
+from subgraph.reach import ungroup
+from subgraph.results.bisect import OtherModel, PieceCost, Saturated
+from subgraph.runtime.run_result import RunResult
+from subgraph.search.oracle import (
+    Answer,
+    ErrorShare,
+    Items,
+    ItemStatuses,
+    PrefixError,
+    Query,
+    QueryKind,
+)
+from subgraph.trials import compare_tensors
+from subgraph.trials.attribution import (
+    Target,
+    attribute,
+    error_alone,
+    error_of,
+    outputs_with_only,
+    restores_outputs,
+    share_of,
+    superposes,
+    whole_target,
+)
+from subgraph.trials.candidate_model import CandidateModel, describe_matches, measure_saturation
+from subgraph.trials.judge import Judge, files_unchanged
+from subgraph.trials.propagation import locally_wrong
+from subgraph.trials.trial import Trials
+from subgraph.types import frozen
+from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
+
+Nodes = tuple[int, ...]
+
+
+@frozen
+class ErrorShares:
+    """Explains errors by those of items; it runs the candidate only where that is unavoidable."""
+
+    items: NodeItems
+    seen: SeenRuns
+
+    @property
+    def _trials(self) -> Trials:
+        return self.items.trials
+
+    @property
+    def _judge(self) -> Judge:
+        return self.items.trials.judge
+
+    def _whole(self) -> RunResult:
+        return self.seen.result(self._trials, self._trials.full_model)
+
+    def compute_share(
+        self, query: Query, region: Region, result: RunResult, answer: Answer
+    ) -> ErrorShare:
+        """Return the region's share of the error of the target, and of that of the full model.
+
+        The error of the full model has a share if it exists.
+        """
+        failure = self._whole().failure
+        if not query.target and failure and answer.signature not in (None, failure.signature):
+            return ErrorShare(is_culprit=restores_outputs(self._trials, region))
+        fails = answer.fails and answer.signature is not Signature.TIMEOUT
+        target = self._target(query.target) if fails or query.explain else None
+        attribution = attribute(self._trials, region, result, target) if target else None
+        errors = (
+            [j.errors.get("max_rel", math.nan) for j in answer.verdict.outputs]
+            if answer.verdict
+            else []
+        )
+        largest_error = max((e for e in errors if not math.isnan(e)), default=None)
+        if attribution is None:
+            return ErrorShare(largest_error=largest_error)
+        of_model = self._compute_model_share(region, result) if query.target else attribution.share
+        return ErrorShare(
+            attribution.share, attribution.made, of_model, attribution.culprit, largest_error
+        )
+
+    def _compute_model_share(self, region: Region, result: RunResult) -> float | None:
+        """Return the share of the error of the full model; None if one of them has no error."""
+        whole = error_of(self._judge, self._target(()).values)
+        alone = (
+            None
+            if result.failure or whole is None or not whole.any()
+            else error_alone(self._judge, region, result)
+        )
+        return None if whole is None or alone is None else share_of(alone, whole)
+
+    def _target(self, items: Items) -> Target:
+        """Return the error of these items when all others are right; of the whole model for ()."""
+        targets = self.seen.targets
+        if items not in targets:
+            trials = self._trials
+            if items:
+                region = self.items.region(items)
+                result = self.seen.result(trials, region)
+                values = outputs_with_only(trials.model, region, result)
+                right = frozenset(trials.full_model.nodes) - frozenset(region.nodes)
+                targets[items] = Target(values or (), right)
+            else:
+                targets[items] = whole_target(trials, self._whole())
+        return targets[items]
+
+    def judge_rest(self, query: Query, region: Region, result: RunResult) -> Answer:
+        """Return whether the model agrees when only these items are the candidate's. If the
+        reference cannot go on with their outputs, the verdict is that on these outputs. The answer
+        also has whether the omitted items alone cause the error that disappeared."""
+        judge = self._judge
+        values = outputs_with_only(self._trials.model, region, result)
+        if values is None:
+            return answer_of(judge.verdict(region, result))
+        outputs = RunResult(
+            tuple(values), result.others, None, result.build, result.run, result.stored
+        )
+        answer = answer_of(judge.verdict_of_mixed_run(outputs))
+        failed = self.seen.failed
+        if answer.fails:
+            failed.setdefault(region.nodes, result)
+        removed = sorted(set(query.target or range(len(self.items.groups))) - set(query.items))
+        piece = self.items.region(removed).nodes
+        before = error_of(judge, self._target(query.target).values)
+        left = error_of(judge, values)
+        if before is None or left is None or piece not in failed:
+            return answer
+        alone = error_alone(judge, self.items.region(removed), failed[piece])
+        if alone is None:
+            return answer
+        return replace(answer, detail=ErrorShare(is_culprit=superposes(before, left, alone)))
+
+    def measure_prefix(self, verdict: Verdict) -> PrefixError | None:
+        """Return the largest error of a prefix, relative to that of the full model.
+
+        Returns:
+            None if one of them is unknown.
+        """
+        whole = self._trials.verdict(self._trials.full_model).largest_error()
+        is_known = whole and verdict.outputs
+        return PrefixError(verdict.largest_error() / whole) if is_known else None
+
+
+def answer_of(verdict: Verdict) -> Answer:
+    """Return a verdict as an answer. A stored one takes as long as its run did, so that the search
+    takes the same path again."""
+    seconds = verdict.build + verdict.run
+    return Answer(verdict.status, verdict.signature, verdict.why, seconds=seconds, verdict=verdict)
+
+
+@frozen
+class SeenRuns:
+    """Results of a bisection's runs, by the nodes of their region.
+
+    Attributes:
+        failed: The first failing result: a flaky candidate's other results may be right.
+        first: The first result of each kind of query.
+        nondeterministic: Tensors that two runs on the same values returned differently.
+        targets: By items, their error when all other items are right.
+    """
+
+    failed: dict[Nodes, RunResult] = field(default_factory=dict)
+    first: dict[tuple[QueryKind, Nodes], RunResult] = field(default_factory=dict)
+    nondeterministic: dict[Nodes, set[str]] = field(default_factory=dict)
+    targets: dict[Items, Target] = field(default_factory=dict)
+
+    def result(self, trials: Trials, region: Region) -> RunResult:
+        """Return the candidate's first failing result of a region, or its first one."""
+        first = self.failed.get(region.nodes) or self.first.get((QueryKind.WHOLE, region.nodes))
+        return first or trials.run(region)
+
+    def note(self, judge: Judge, query: Query, region: Region, result: RunResult) -> None:
+        """Note a result, and the tensors in which it differs from the first one."""
+        first = self.first.setdefault((query.kind, region.nodes), result)
+        if first.failure or result.failure:
+            return
+        with files_unchanged(judge, region, first, result):
+            names = first.differing(result)
+        if names:
+            self.nondeterministic.setdefault(region.nodes, set()).update(names)
+
+
+# ------------------------------------------------------------ in place
+# A run with intermediate tensors as outputs: the items that are wrong in it.
+
+UNFAITHFUL = (
+    0.1  # of the largest final error: from here on a profile shows another run than the plain one
+)
+
+
+def tap_region(nodes: NodeItems, items: Items) -> Region:
+    """Return the region of some items whose intermediate tensors are outputs, each by itself.
+
+    For all items it is the region of the full model.
+
+    Raises:
+        NoRegion: The items only draw random numbers.
+    """
+    inner = list(_inner_tensors(nodes, items))
+    if len(items) == len(nodes.groups):
+        return nodes.trials.model.whole(inner)
+    # without the known culprits: all nodes downstream of them would be wrong
+    return regions.build_region(nodes.graph, nodes.indices(items), [(n,) for n in inner])
+
+
+def _inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
+    """Return the tensors that a profile reads, each with the item that computes it."""
+    readable = set(nodes.trials.model.tensors())
+    made = ungroup((k, nodes.graph.iter_outputs(nodes.groups[k])) for k in items)
+    return {name: k for k, name in made if name in readable}
+
+
+def read_items(
+    nodes: NodeItems, seen: SeenRuns, items: Items, result: RunResult, verdict: Verdict
+) -> ItemStatuses:
+    """Return the items that are wrong in a run with their tensors as outputs."""
+    statuses = statuses_of(verdict, _inner_tensors(nodes, items))
+    return ItemStatuses(statuses, _local_errors(nodes, seen, items, result, statuses))
+
+
+def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
+    """Return the status of each item, by its gravest output.
+
+    Args:
+        verdict: The verdict on a run with the tensors as outputs.
+        items: The item that computes each tensor.
+    """
+    gravest: dict[int, Judgement] = {}
+    for judgement in verdict.outputs:
+        item = items.get(judgement.name)
+        if item is not None:
+            gravest[item] = max(gravest.get(item, judgement), judgement, key=gravity)
+    return {item: judgement.status for item, judgement in gravest.items()}
+
+
+def _local_errors(
+    nodes: NodeItems,
+    seen: SeenRuns,
+    items: Items,
+    result: RunResult,
+    statuses: Mapping[int, Status],
+) -> dict[int, float] | None:
+    """Find the items that are wrong in place, given the values that they read there.
+
+    Returns:
+        Their relative errors. None if they are unknown, or if reading intermediate tensors changed
+        the outputs of the full model.
+    """
+    trials = nodes.trials
+    suspects = [k for k in items if statuses.get(k) is Status.FAIL]
+    whole = seen.result(trials, trials.full_model)
+    is_all = len(items) == len(nodes.groups)
+    if result.failure or (is_all and not _is_as_plain(trials.judge, whole, result)):
+        return None
+    wrong = locally_wrong(trials, [nodes.region([k]) for k in suspects], result)
+    return None if wrong is None else {suspects[k]: error for k, error in wrong.items()}
+
+
+def _is_as_plain(judge: Judge, whole: RunResult, result: RunResult) -> bool:
+    """Return whether the model's outputs deviate as far in a profile as in the plain run."""
+    plain, probed = (error_of(judge, r.tensors) for r in (whole, result))
+    if plain is None or probed is None:
+        return whole.failure is None and plain is probed
+    return bool(abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0))
+
+
+def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Query]) -> float:
+    """Return how far reading all intermediate tensors moved the outputs, relative to their largest
+    value.
+
+    0 if no query read them, or if the outputs vary from run to run anyway.
+    """
+    trials = nodes.trials
+    whole = trials.full_model
+    is_read = any(
+        q.kind is QueryKind.PROFILE and len(q.items) == len(nodes.groups) for q in queries
+    )
+    if not is_read or whole.nodes in seen.nondeterministic:
+        return 0.0
+    tapped = tap_region(nodes, tuple(range(len(nodes.groups))))
+    return compare_tensors.measure_disturbance(seen.result(trials, whole), trials.run(tapped))
+
+
+# ------------------------------------------------------------ costs
+# The cost of running another model (for example a quantized one): by node, by tensor.
+#
+# The share of an item is the part of the final error that appears if only this item runs in the
+# candidate's model; the shares of many small errors add up to about one. Saturated values are
+# counted if the candidate's model has a scale.
+
+MAX_MEASURED = 64  # items whose share is measured: those with the largest error alone
+
+
+def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
+    """Measure the costs: a run of the candidate per item, and runs of the reference per item whose
+    share is measured.
+
+    Raises:
+        BackendError: the candidate cannot be used. OutOfTime: the time is used up.
+    """
+    trials = items.trials
+    ops = items.graph.ops
+    errors = []
+    groups = items.groups
+    for k in range(len(groups)):
+        # not in that model, or random: it has no cost
+        with contextlib.suppress(ModelError, NoRegion):
+            errors.append((_error(trials, items.region([k])), k))
+    pieces = []
+    for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
+        attribution = attribute(trials, items.region([k]))
+        if attribution is not None:
+            labels = [trials.graph.label(i) for i in groups[k]]
+            last = groups[k][-1]
+            pieces.append(PieceCost(labels[-1], labels, ops[last], last, error, attribution.share))
+    saturated = sorted(
+        measure_saturation(other, trials.values).items(), key=lambda tensor: -tensor[1]
+    )
+    return OtherModel(
+        other.graph.path.name,
+        describe_matches(other),
+        other.weight_cost,
+        trials.judge.precision,
+        len(groups),
+        sorted(pieces, key=lambda piece: -piece.explains),
+        [Saturated(name, share) for name, share in saturated if share > 0],
+    )
+
+
+def _error(trials: Trials, region: Region) -> float:
+    """Return the largest error of a region's outputs alone, over their scale; 0 if nothing can be
+    compared."""
+    result = trials.run(region)
+    errors = [0.0]
+    for reference, candidate in zip(trials.values.records, result.tensors, strict=False):
+        for name in region.outputs:
+            if name in candidate and reference[name].form == "tensor":
+                pair = comparable(reference[name].value(), candidate[name].value())
+                errors.append(compute_relative_error(pair) if pair else 0.0)
+    return max(errors)

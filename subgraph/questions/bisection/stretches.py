@@ -1,0 +1,131 @@
+"""A model that the candidate's memory does not hold -> one search per stretch of it, on captured
+values.
+
+Without a run of the full model it is unknown whether a failing region of a stretch explains the
+outputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+from subgraph.questions.bisection.oracle import NodeOracle
+from subgraph.reach import flatten, pick
+from subgraph.runtime.stretches import Cost, compute_held_bytes, stretches
+from subgraph.search import (
+    Finding,
+    FindingKind,
+    Findings,
+    Outcome,
+    Purpose,
+    QueryKind,
+    Settings,
+    Step,
+)
+from subgraph.search.driver import Steps, each
+from subgraph.search.oracle import Items
+
+# of its memory that the weights of a stretch take: it has copies in other forms, and tensors
+CANDIDATE_SHARE = 0.5
+UNSEEN = (
+    "every region is fed with captured values, so it is unknown whether a failing region explains"
+    " the outputs"
+)
+
+
+def stretches_of(oracle: NodeOracle) -> list[Items]:
+    """Return the items, in ranges whose weights fit into the candidate's memory; all in one range
+    where the full model fits."""
+    trials = oracle.trials
+    everything = tuple(range(len(oracle.groups)))
+    weights = trials.graph.weights
+    room = trials.runtime.workers.memory
+    if room is None or not trials.runner.too_large(trials.full_model):
+        return [everything]
+    held = {name: compute_held_bytes(weight) for name, weight in weights.items()}
+    of_items = [oracle.region([k]).weights for k in everything]
+    costs = [Cost(pick(held, names)) for names in of_items]
+    total = sum(dict(flatten(cost.weights.items() for cost in costs)).values())
+    most = min(
+        int(room * CANDIDATE_SHARE), total // 2
+    )  # two stretches at least: the whole was too much
+    return [tuple(items) for items in stretches(costs, [0] * (len(costs) + 1), most)]
+
+
+def capture(oracle: NodeOracle) -> None:
+    """Compute the reference's outputs of the model, and the tensors that enter and leave each
+    stretch, in the same run.
+
+    Raises:
+        InputError: an input does not fit. ModelError: the reference cannot run the model.
+            WorkerDied: it crashed.
+    """
+    parts = stretches_of(oracle)
+    ends = [
+        oracle.trials.full_model,
+        *(oracle.region(items) for items in parts if len(parts) > 1),
+    ]
+    oracle.trials.model.capture(*ends)
+
+
+def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
+    """Search the model; where the candidate's memory does not hold it, each stretch, as between two
+    nodes."""
+    parts = stretches_of(oracle)
+    found = list[Findings]()
+    numbers = itertools.count(1)
+
+    def number_step(step: Step) -> Step | None:
+        """Give a step its number; omit every run of the full model but the first."""
+        known = found and step.query.kind is QueryKind.WHOLE
+        return None if known else replace(step, number=next(numbers))
+
+    if len(parts) == 1:
+        whole = yield from each(oracle.search(settings), number_step)
+        if whole.stopped or not oracle.trials.runner.too_large(oracle.trials.full_model):
+            return whole
+        # it was tried, and stopped for its memory
+        found = [whole]
+        parts = stretches_of(oracle)
+    scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
+    begin = settings.clock()
+    for within in filter(None, (scope.intersection(items) for items in parts)):
+        limits = settings.subtract(sum(f.counts.total() for f in found), settings.clock() - begin)
+        search = oracle.search(replace(limits, within=within, repeat=1))
+        findings = yield from each(search, number_step)
+        found.append(
+            replace(findings, counts=findings.counts.exclude(Purpose.BASELINE))
+        )  # answered without a run
+        if findings.stopped:
+            break
+    return _join_results(oracle, found, len(parts))
+
+
+def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
+    """One result of all stretches."""
+    counts = reduce(add, (f.counts for f in found))
+    named = tuple(flatten(f.findings for f in found if f.outcome is Outcome.DISAGREE))
+    why = f"the whole model: {oracle.trials.runner.too_large(oracle.trials.full_model)}"
+    notes = ((f"{why}; {UNSEEN}", ()), *flatten(f.notes for f in found))
+    stopped = next((f.stopped for f in found if f.stopped), "")
+    if not named:
+        says = stopped or f"{why}; no region of its {parts} stretches fails on captured values"
+        named = (Finding(FindingKind.UNRESOLVED, tuple(range(len(oracle.groups))), None, why=says),)
+    return Findings(
+        (
+            Outcome.DISAGREE
+            if any(f.outcome is Outcome.DISAGREE for f in found)
+            else Outcome.UNRESOLVED
+        ),
+        counts,
+        findings=named,
+        irrelevant=tuple(flatten(f.irrelevant for f in found)),
+        unresolved=tuple(flatten(f.unresolved for f in found)),
+        stopped=stopped,
+        budget_spent=any(f.budget_spent for f in found),
+        notes=notes,
+    )

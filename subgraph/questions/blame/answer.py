@@ -1,0 +1,320 @@
+"""A document and a folder of the findings about a fault: answer and rewritten models.
+
+The answer is a paragraph to paste into an issue tracker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from subgraph.cases.case import as_json
+from subgraph.cases.evidence import write_document
+from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON
+from subgraph.documents import to_json
+from subgraph.graph.region import build_region
+from subgraph.questions.blame.attributes import describe_node
+from subgraph.questions.blame.blame import Blame, ReleasesAsked
+from subgraph.questions.blame.maker import Maker
+from subgraph.reach import flatten
+from subgraph.reports import beside
+from subgraph.reports.md import code
+from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
+from subgraph.results.blame import (
+    BlameCost,
+    BlamedCause,
+    BlameDocument,
+    BlamedRegion,
+    BlamedRuntime,
+    Cure,
+    TriedRelease,
+    Versions,
+)
+from subgraph.runtime.deadline import if_time
+from subgraph.storage import folders
+from subgraph.text import clean, count, list_some
+from subgraph.trials.diagnosis.passes import describe_sets
+from subgraph.verdict import NO_OUTPUT, Signature, name_failure
+
+MAX_NODES = 6  # that a sentence names
+MAX_CURES = 4
+MAX_FINDINGS = 8  # that are explained: those with a case
+# lines of the answer that a report has elsewhere
+NODE = "Node"
+SEEN = "Furthest off"
+ENVIRONMENT = "Environment"
+MAX_UNPROVEN = 2
+UNKNOWN = 5  # exit code
+
+
+def write_answer(document: BlameDocument, folder: Path) -> BlameDocument:
+    """Return the document with its answer, and both as files in a folder.
+
+    Raises:
+        OutputError: nothing can be written.
+    """
+    document = replace(document, answer=paragraph(document))
+    (folder / BLAME_JSON).write_bytes(as_json(to_json(document)))
+    (folder / BLAME_ANSWER).write_bytes(f"{document.answer}\n".encode())
+    return document
+
+
+def plain(found: BlameDocument) -> list[str]:
+    """Return the lines of the answer after the first one, without Markdown.
+
+    Lines that a report has elsewhere are omitted.
+    """
+    told = tuple(f"- {word}: " for word in (NODE, SEEN, ENVIRONMENT))
+    lines = [line for line in found.answer.split("\n")[1:] if not line.startswith(told)]
+    return [line.removeprefix("- ").replace("`", "") for line in lines]
+
+
+def paragraph(found: BlameDocument) -> str:
+    """Markdown: versions, region, pass, cures with their cost; a line each. Names are code
+    spans."""
+    cause = found.cause
+    region = found.region
+    lines = [_head(found), *(f"- {NODE}: {code(node)}" for node in region.nodes)]
+    lines += [f"- {SEEN}: {clean(region.seen)}"] if region.seen else []
+    lines += [f"- Differs: {clean(text)}" for text in region.differences[:MAX_CURES]]
+    if cause.versions:
+        lines.append(f"- Releases: {history(cause.versions)}")
+    if cause.passes:
+        of = f"Step of {clean(cause.made_by)}" if cause.made_by else "Optimizer pass"
+        lines.append(f"- {of}: right without {code(describe_sets(cause.passes))}")
+    elif cause.made_by and found.exit_code == 1:
+        lines.append(f"- {clean(cause.made_by)}: without all that it can leave out, it is as wrong")
+    elif cause.kernels:
+        lines.append(
+            "- Neither optimizer nor precision: without optimizations, in full precision, it is as"
+            " wrong"
+        )
+    if cause.attributes:
+        lines.append(f"- Attribute: right without {' or '.join(map(code, cause.attributes))}")
+    proven = [cure for cure in cause.cures if cure.proven]
+    lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
+    others = [cure for cure in cause.cures if not cure.proven]
+    lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
+    if found.exit_code == 1 and not proven:
+        hint = ""
+        if cause.is_model_wrong and not cause.made_by:
+            hint = ": `subcut blame MODEL --made-by TOOL` finds the step of the tool that made it"
+        lines.append(f"- No cure is proven{hint}")
+    lines += [f"- Note: {clean(note)}" for note in found.notes]
+    lines += [f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else []
+    return "\n".join(lines)
+
+
+def _unproven(cure: Cure) -> str:
+    is_region = cure.heals == "region"
+    heals = "heals the region, and not the whole model" if is_region else "heals the samples"
+    return f"{heals}: {clean(cure.why)}" if cure.why else heals
+
+
+def _head(found: BlameDocument) -> str:
+    """Return who is wrong, where, and how."""
+    cause = found.cause
+    region = found.region
+    who = f"{clean(found.runtime.name)} {clean(found.runtime.version)}".strip()
+    if cause.made_by:
+        who = f"{clean(cause.made_by)}'s model"
+    elif cause.is_model_wrong:
+        who = "The candidate's model"
+    if not found.exit_code:
+        within = f" {region.pieces}" if region.pieces else ""
+        return f"**{who} agrees on {code(clean(found.model))}{within}**"
+    if found.exit_code == UNKNOWN:
+        return (
+            f"**It is not known whether {who} is right on {code(clean(found.model))}**:"
+            f" {clean(region.why)}"
+        )
+    names = [code(clean(name)) for name in region.labels]
+    kinds = ", ".join(dict.fromkeys(clean(op) for op in region.ops))
+    where = f"{list_some(names, MAX_NODES)} ({kinds})"
+    if region.whole and len(names) > MAX_NODES:
+        where = f"{code(clean(found.model))} as a whole"
+    does = f"computes {where} wrong"
+    if region.signature is Signature.REFUSED:
+        does = f"is invalid at {where}" if cause.is_model_wrong else f"refuses {where}"
+    elif region.signature in NO_OUTPUT:
+        does = f"{name_failure(region.signature, {})} on {where}"
+    return f"**{who} {does}**: {clean(region.why)}"
+
+
+def history(versions: Versions) -> str:
+    """`1.15.0 … 1.31.1 wrong, 1.32.0 right (4 of 36 tried)`, as it is."""
+    tried = f"{len(versions.tried)} of {count(versions.releases, 'release')} tried"
+    return f"{states(versions.tried)} ({tried})"
+
+
+def states(tried: Sequence[TriedRelease]) -> str:
+    """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one
+    span."""
+    spans = []
+    for state, group in groupby(tried, key=attrgetter("state")):
+        names = [t.version for t in group]
+        ends = " … ".join(dict.fromkeys((names[0], names[-1])))
+        outcome = "cannot be tried" if state == "unknown" else state
+        spans.append(f"{ends} {outcome}")
+    return ", ".join(spans)
+
+
+def _cure(cure: Cure) -> str:
+    time = "" if cure.slowdown is None else f", {cure.slowdown:.2f} × the time"
+    equal = f"; {cure.equal} on the reference" if cure.equal else ""
+    return f"{clean(cure.what)} ({code(clean(cure.how))}{time}{equal})"
+
+
+def summary(found: BlameDocument) -> str:
+    """Return the answer for a terminal, and its folder."""
+    lines = [found.answer.partition("\n")[0].replace("**", "").replace("`", "")]
+    lines += [f"- {line}" for line in plain(found)]
+    cost = found.cost
+    runs = f"{count(cost.runs, 'run')}, {count(cost.installs, 'install')}"
+    lines.append(f"{runs}, {cost.seconds:.0f} s in addition to the search")
+    lines += [f"answer and models: {clean(found.folder)}/"] if found.folder else []
+    return "\n".join(lines)
+
+
+def explain_findings(
+    blame: Blame,
+    search: BisectDocument,
+    asked: ReleasesAsked | None,
+    command: str,
+    maker: Maker | None = None,
+) -> list[BlameDocument]:
+    """Explain each finding, those after the first as far as the time allows; only the first if one
+    cure heals the full model.
+
+    Args:
+        blame: The blame of the full model.
+        search: The document of the bisection.
+        asked: The releases to try.
+        command: The command line for the documents.
+        maker: The tool that wrote the candidate's model, if its steps are tried.
+
+    Returns:
+        A document per finding, or that of the full model.
+
+    Raises:
+        UsageError: The releases cannot be read.
+        SubcutError: The candidate cannot be used, or the folder cannot be written.
+    """
+    found = [finding for finding in search.findings if finding.indices]
+    documents = list[BlameDocument]()
+    for finding in found[: 1 if blame.healing or maker else MAX_FINDINGS]:
+        explain = partial(_explain, blame, search, finding, asked, command, maker)
+        document = if_time(explain, None) if documents else explain()
+        if document is None:
+            break
+        documents.append(document)
+        if finding.case:
+            cause = replace(finding.cause, blame=plain(document))
+            findings = [replace(f, cause=cause) if f is finding else f for f in search.findings]
+            search = replace(search, findings=findings)
+            with folders.scratch(folder := Path(finding.case).parent) as work:
+                write_document(search, work)
+                for path in work.iterdir():
+                    path.replace(folder / path.name)
+    return documents or [_explain(blame, search, None, asked, command, maker)]
+
+
+def _explain(
+    blame: Blame,
+    search: BisectDocument,
+    finding: FindingDocument | None,
+    asked: ReleasesAsked | None,
+    command: str,
+    maker: Maker | None,
+) -> BlameDocument:
+    """Find passes, options, releases and cures, and write the folder next to the case.
+
+    Raises: as `explain_findings`.
+    """
+    began = time.monotonic()
+    trials = blame.trials
+    blame = replace(blame, notes=[])
+    graph = trials.graph
+    if finding and not blame.healing:
+        alone = replace(blame, region=build_region(graph, finding.indices))
+        if alone.is_wrong:
+            blame = alone
+    if finding and finding.place.repeats:
+        places = 1 + len(finding.place.repeats)
+        blame.notes.append(f"{places} places are wrong in this way: the first is named")
+    wrong = blame.is_wrong
+    worst, off = (finding.run.worst, finding.run.off) if finding else (None, None)
+    differences = (finding.cause.differences if finding and wrong else None) or ()
+    passes = blame.passes() if wrong and not maker else []
+    attributes = blame.attributes() if wrong else []
+    switches, kernels = blame.switches(exact=not passes) if wrong else ({}, None)
+    versions = if_time(partial(blame.history, asked), None) if asked else None
+    case = Path(finding.case) if finding and finding.case else None
+    home = case or trials.model.scratch
+    with folders.aside(home / BLAME) as work:
+        prove = partial(blame.cures, passes, switches, versions, asked, work, home / BLAME)
+        cures = if_time(prove, list[Cure]()) if wrong else []
+        if maker and wrong:
+            steps = partial(blame.steps, maker, work, home / BLAME)
+            passes, more = if_time(steps, (passes, list[Cure]()))
+            cures += more
+        if trials.runtime.workers.deadline.has_passed:
+            blame.notes.append("the time is used up: more may be found with a larger --max-time")
+        nodes: Sequence[int] = blame.region.nodes
+        if blame.healing:
+            nodes = graph.in_order(flatten(f.indices for f in search.findings))
+        runtime, version = blame.runtime()
+        document = BlameDocument(
+            exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
+            model=graph.path.name,
+            outcome=search.search.outcome,
+            environment=_environment(search.environment) if wrong else "",
+            answer="",
+            notes=blame.notes,
+            case=str(case) if case else None,
+            folder=str(home / BLAME) if case else None,
+            command=command,
+            runtime=BlamedRuntime(
+                candidate=trials.runtime.candidate.name,
+                name=runtime,
+                version=version,
+            ),
+            region=BlamedRegion(
+                labels=[graph.label(i) for i in nodes],
+                pieces=search.whole.pieces,
+                ops=[graph.ops[i] for i in nodes],
+                whole=not blame.healing and blame.region == trials.model.whole(),
+                signature=blame.verdict.signature,
+                why=blame.verdict.why,
+                nodes=[describe_node(graph.nodes[i]) for i in nodes[:MAX_NODES] if wrong],
+                seen=beside(worst, off) if worst else "",
+                differences=[d.text for d in differences],
+            ),
+            cause=BlamedCause(
+                kernels=kernels,
+                passes=passes,
+                attributes=attributes,
+                made_by=maker.title if maker else "",
+                is_model_wrong=blame.is_model_wrong,
+                switches=list(switches),
+                versions=versions,
+                cures=cures,
+            ),
+            cost=BlameCost(
+                runs=blame.runs,
+                installs=blame.installs,
+                seconds=round(time.monotonic() - began, 3),
+            ),
+        )
+        return write_answer(document, work)
+
+
+def _environment(of: RunEnvironment) -> str:
+    """`Linux x86_64, 8 cores; Python 3.11.7; onnx 1.22.0; …; found by subcut 0.1.0`."""
+    packages = [f"{name} {version}" for name, version in of.packages.items()]
+    return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])

@@ -1,0 +1,328 @@
+"""Steps, one after the other, on the reference and on a candidate, and the errors of the steps.
+
+The candidate is given the reference's tokens. The reference walks once. Of its states only some are
+kept, at equal distances that grow with their size on disk; the others are computed again from
+the one before. A candidate walks over a range of steps from the reference's state, with states of
+its own from then on: in one process, the model loaded once.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subgraph.errors import SubcutError
+from subgraph.precision import Precision
+from subgraph.questions.decoding.decoder import Decoder
+from subgraph.questions.decoding.inputs import LoopInputs
+from subgraph.reach import flatten
+from subgraph.runtime.reference import Reference
+from subgraph.storage import folders
+from subgraph.storage.tensors import Record, measure_distance, tensor_text, write_value
+from subgraph.text import clean
+from subgraph.types import Array, StringMap, frozen
+
+KEY = "decoder"  # of the model in a process
+MAX_BYTES = 2 << 30  # of states that are kept on disk; fewer with --memory
+
+Records = Mapping[str, Record]
+Run = Callable[[Path, StringMap, Sequence[Record]], Records]  # into, output → stem, feeds
+
+
+@dataclass
+class Trace:
+    """The steps of the reference.
+
+    Attributes:
+        given: The values of the user's inputs.
+        model: The file of the model.
+        folder: The folder of all files.
+        reference: The process.
+        tokens: The tokens of each step, (batch, length).
+        winners: The token of the largest logit per row, of each step.
+        ended: The rows whose text had ended before each step.
+        results: The outputs without the states, of each step.
+        states: The states before every `stride`-th step, by step, and those after the last.
+        stride: The distance of the steps whose states are kept.
+    """
+
+    given: LoopInputs
+    model: Path
+    folder: Path
+    reference: Reference
+    tokens: list[Array] = field(default_factory=list)
+    winners: list[Any] = field(default_factory=list)
+    ended: list[Array] = field(default_factory=list)
+    results: list[Records] = field(default_factory=list)
+    states: dict[int, Records] = field(default_factory=dict)
+    stride: int = 1
+
+    @property
+    def steps(self) -> int:
+        """How many were run."""
+        return len(self.results)
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.given.decoder
+
+    def feeds(self, k: int, states: Records) -> list[Record]:
+        """All that step k is fed, in the model's order."""
+        folder = self.folder / f"in{k}"
+        folder.mkdir(exist_ok=True)
+        fed = {**states, **self.given.records(k, self.tokens, folder)}
+        return [fed[name] for name in self.decoder.graph.inputs]
+
+    def state_before(self, k: int) -> Records:
+        """Return the states that the reference has before step k, from those that are kept."""
+        begin = max(b for b in self.states if b <= k)
+        states = self.states[begin]
+        for j in range(begin, k):
+            before = states
+            _, states = self.step(j, before, self.folder / f"again{j}")
+            if j > begin:
+                self.drop(before)
+        self.states[k] = states
+        return states
+
+    def step(self, k: int, states: Records, into: Path) -> tuple[Records, Records]:
+        """(results, states after it) of one step.
+
+        Raises:
+            ModelError: the reference cannot run it.
+        """
+        into.mkdir(exist_ok=True)
+        outputs = make_stems(self.decoder)
+        found = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
+        found = {name: record.rebase(into.resolve()) for name, record in found.items()}
+        made = carry_over_empty_states(self.decoder, found, states, into)
+        return {name: made[name] for name in self.decoder.results}, make_next_states(
+            self.decoder, made
+        )
+
+    def drop(self, states: Records) -> None:
+        """Remove the files of states that are no longer read, unless they are results as well."""
+        if not set(self.decoder.states.values()).intersection(self.decoder.results):
+            for file in _iter_files(states):
+                file.unlink(missing_ok=True)
+
+
+def _iter_files(records: Records) -> Iterator[Path]:
+    return map(Path, flatten(record.files for record in records.values()))
+
+
+def measure_size(records: Records) -> int:
+    """Return the bytes of some records on disk."""
+    return sum(file.stat().st_size for file in _iter_files(records))
+
+
+def make_stems(decoder: Decoder) -> dict[str, str]:
+    """Every output with the stem of its file."""
+    return folders.number_stems(decoder.graph.outputs, "o")
+
+
+def make_next_states(decoder: Decoder, made: Records) -> Records:
+    """Return the states of the next step, under the names of its inputs."""
+    return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
+
+
+def carry_over_empty_states(
+    decoder: Decoder, made: Records, before: Records, into: Path
+) -> Records:
+    """Return the outputs of a step; for an empty state the one before, where the model has a branch
+    for steps with a cache.
+
+    So merged decoders give what the encoder's output was made into in the first step only.
+    """
+    held = dict(made)
+    for i, (name, output) in enumerate(decoder.states.items() if decoder.cache_branch else ()):
+        if _is_empty(made[output]) and not _is_empty(before[name]):
+            files = [
+                into / f"held{i}-{j}{Path(file).suffix}"
+                for j, file in enumerate(before[name].files)
+            ]
+            for file, old in zip(files, before[name].files, strict=True):
+                file.hardlink_to(old)
+            held[output] = replace(
+                before[name], name=output, files=tuple(str(file.resolve()) for file in files)
+            )
+    return held
+
+
+def _is_empty(record: Record) -> bool:
+    return any(0 in shape for shape in record.shapes)
+
+
+def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
+    """Run the reference to the end of the text, of the slices or of the steps.
+
+    `model` is the only file in its folder.
+
+    Raises:
+        ModelError, InputError: the reference cannot run a step.
+    """
+    walked = Trace(given, model, folder, reference)
+    reference.load(KEY, model)
+    states: Records = given.first_states(folder)
+    ended = np.zeros(given.batch, bool)
+    for k in range(given.steps):
+        prompt = given.find_prompt(k)
+        if given.prompt is not None:
+            if prompt is None:  # it is used up
+                last = np.where(ended, given.file.pad, walked.winners[k - 1])
+                prompt = last[:, None].astype(np.int64)
+            walked.tokens.append(prompt)
+        _keep(walked, k, states)
+        before = states
+        results, states = walked.step(k, before, folder / f"step{k}")
+        if k not in walked.states:
+            walked.drop(before)
+        walked.results.append(results)
+        walked.winners.append(find_winners(given, results, k))
+        walked.ended.append(ended.copy())
+        if given.find_prompt(k + 1) is None and walked.winners[k] is not None and given.file.eos:
+            ended |= np.isin(walked.winners[k], given.file.eos)
+            if ended.all():
+                break
+    walked.states[walked.steps] = states
+    return walked
+
+
+def find_winners(given: LoopInputs, results: Records, k: int) -> Any:
+    """Return the token of the largest logit of each row, (batch,); None without logits."""
+    if not given.decoder.logits:
+        return None
+    return np.asarray(read_last_logits(given, results, k).argmax(axis=-1))
+
+
+def read_last_logits(given: LoopInputs, results: Records, k: int) -> Array:
+    """Return the logits (batch, vocabulary) of the last token of each row in the mask."""
+    logits = results[given.decoder.logits].array()
+    logits = np.asarray(logits, np.float64)
+    if logits.ndim < 3:
+        return np.asarray(logits.reshape(given.batch, -1))
+    if given.mask is not None and k == 0 and logits.shape[1] == given.mask.shape[1]:
+        last = given.mask.shape[1] - 1 - given.mask[:, ::-1].argmax(axis=1)
+        return np.asarray(logits[np.arange(len(logits)), last])
+    return np.asarray(logits[:, -1])
+
+
+def _keep(walked: Trace, k: int, states: Records) -> None:
+    """Keep the states before step k; where all would be too much, twice the distance from then on.
+
+    The inputs of step k itself stay on disk until it has run.
+    """
+    if k % walked.stride:
+        return
+    walked.states[k] = states
+    size = measure_size(states) * len(walked.states)  # those before are no larger
+    limit = min(MAX_BYTES, walked.reference.limit or MAX_BYTES)
+    if size > limit and len(walked.states) > 2:
+        walked.stride *= 2
+        for j in [j for j in walked.states if j % walked.stride]:
+            dropped = walked.states.pop(j)
+            if j < k:
+                walked.drop(dropped)
+
+
+@frozen
+class CandidateStep:
+    """One step of a candidate.
+
+    Attributes:
+        k: The number of the step.
+        made: Its outputs; empty after an error.
+        error: The error that it raised, if any.
+        raw: Its outputs without earlier states that stay.
+    """
+
+    k: int
+    made: Records
+    error: SubcutError | None = None
+    raw: Records = field(default_factory=dict)
+
+
+def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Iterator[CandidateStep]:
+    """Yield the candidate's steps `begin` … `end`, from the reference's state, up to an error.
+
+    Files of a step are removed when the next but one is read.
+    """
+    decoder = walked.decoder
+    states = walked.state_before(begin)
+    for k in range(begin, end + 1):
+        into = folder / f"step{k}"
+        into.mkdir(parents=True)
+        try:
+            made = run(into, make_stems(decoder), walked.feeds(k, states))
+            made = {name: record.rebase(into.resolve()) for name, record in made.items()}
+        except SubcutError as e:
+            yield CandidateStep(k, {}, e)
+            return
+        if missing := [name for name in decoder.graph.outputs if name not in made]:
+            yield CandidateStep(
+                k, {}, SubcutError(f"no output '{clean(missing[0])}'", code="loop.output-missing")
+            )
+            return
+        raw = made
+        made = carry_over_empty_states(decoder, made, states, into)
+        states = make_next_states(decoder, made)
+        yield CandidateStep(k, made, raw=raw)
+        shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)
+
+
+def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
+    """Measure the error of step `end` if each value of each earlier state is rounded.
+
+    It is the largest relative error of the results, with up to one rounding of each value in that
+    precision: a lower bound, because values inside a step are not touched.
+
+    Complexity: as many steps of the reference.
+
+    Raises:
+        ModelError: the reference cannot run a step.
+    """
+    states = walked.state_before(0)
+    results = walked.results[0]
+    for k in range(end + 1):
+        into = folder / f"rounding{k}"
+        into.mkdir(parents=True)
+        moved = {
+            name: _move_by_rounding(record, precision.eps, k, into, f"s{i}")
+            for i, (name, record) in enumerate(states.items())
+        }
+        results, states = walked.step(k, moved, into)
+        shutil.rmtree(folder / f"rounding{k - 1}", ignore_errors=True)
+    pairs = ((walked.results[end][n].value(), record.value()) for n, record in results.items())
+    return max((measure_relative_error(*pair) for pair in pairs), default=0.0)
+
+
+def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Record:
+    """Return a state with each value off by up to a rounding; one that holds no floats as it is."""
+    value = record.value()
+    if value is None or isinstance(value, list) or value.dtype.kind != "f":
+        return record
+    drawn = np.random.default_rng(seed).uniform(-1, 1, value.shape)
+    moved = (value * (1 + eps * drawn)).astype(value.dtype)
+    return write_value(record.name, moved, folder, stem, tensor_text(record.dtype))
+
+
+def measure_relative_error(expected: Any, actual: Any) -> float:
+    """Return the largest difference over the largest magnitude; infinity where shapes, NaN or
+    infinities differ."""
+    if isinstance(expected, list) or isinstance(actual, list) or expected is None or actual is None:
+        return 0.0 if expected is actual else math.inf
+    if expected.shape != actual.shape:
+        return math.inf
+    found = measure_distance(expected, actual)
+    if found is None:
+        return math.inf
+    difference, magnitude = found
+    if magnitude:
+        return difference / magnitude
+    return math.inf if difference else 0.0

@@ -1,0 +1,485 @@
+"""A model, its lowering and a criterion -> the places that stay in float, each of them proven.
+
+Insight: it is an inverted search for a culprit. Each place alone is lowered, which shows its
+sensitivity; then the shortest accepted prefix in that order is kept, then chunks are given back
+(`search`). With gears, each kept place then takes the lowest gear that is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain, product
+from pathlib import Path
+from threading import Lock, Semaphore
+
+import numpy as np
+
+from subgraph.editing.draft import Draft
+from subgraph.errors import OutOfTime, SubcutError
+from subgraph.graph.model_file import model_digest
+from subgraph.log import log
+from subgraph.questions.planning.lists import Kept
+from subgraph.questions.planning.lists.names import render
+from subgraph.questions.planning.lower import lower_model
+from subgraph.questions.planning.places import (
+    OUTPUT,
+    Dynamic,
+    Lowering,
+    Place,
+    Read,
+    Twin,
+    Unit,
+    places,
+)
+from subgraph.questions.planning.smallest_set import Found, smallest
+from subgraph.reach import flatten
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.runtime.run_result import Job, RunResult, load_or_run
+from subgraph.storage.digest import Part, digest, file_digest
+from subgraph.storage.tensors import Record
+from subgraph.trials.open_trials import with_own_model
+from subgraph.trials.preflight import require_usable
+from subgraph.trials.questions import ReferenceMovement, explain_full_model
+from subgraph.trials.score import Judged, not_run
+from subgraph.trials.trial import Trials
+from subgraph.types import Array, frozen
+from subgraph.verdict import Status
+from subgraph.version import __version__
+
+MANY = 64  # places, from which on they are measured in groups first where the time is limited
+GROUP = 16  # places
+
+
+Levels = Mapping[
+    int, int
+]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
+
+
+@frozen
+class Tried:
+    """A model that was run: the places that it keeps, and the judgement on it."""
+
+    levels: Levels
+    judged: Judged
+
+    @property
+    def kept(self) -> int:
+        """Number of places."""
+        return len(self.levels)
+
+
+@dataclass
+class Planner:
+    """Runs models in which some places are kept. Several threads may use it at once.
+
+    Attributes:
+        trials: The candidate and its judge.
+        twin: The lowering.
+        unit: The unit that is kept as one.
+        gears: The lowerings between the lowered model and float, by name, the lowest first.
+        jobs: Number of models that run at once.
+        tried: Every model that was judged, in the order of the runs.
+        errors: By place, how far the outputs deviate if it alone is lowered; infinite if that model
+            does not run.
+        estimates: By place, an estimate of its error: that of its neighbors together, shared out.
+        ranking: Number of runs for the estimates.
+        problem: The reason why there is no plan, other than that the time is used up; "" if there
+            may be a plan.
+        is_wrong: Whether the problem is that the float model was judged, and is not accepted.
+    """
+
+    trials: Trials
+    twin: Twin
+    unit: Unit
+    gears: Mapping[str, Twin] = field(default_factory=dict)
+    jobs: int = 1
+    tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
+    errors: dict[int, float] = field(default_factory=dict)
+    estimates: dict[int, float] = field(default_factory=dict)
+    ranking: int = 0
+    problem: str = ""
+    is_wrong: bool = False
+    _lock: Lock = field(default_factory=Lock)
+
+    @cached_property
+    def _turns(self) -> Semaphore:
+        """The semaphore that each run holds."""
+        return Semaphore(self.jobs)
+
+    @cached_property
+    def places(self) -> list[Place]:
+        return places(self.trials.graph, self.twin, self.unit)
+
+    @property
+    def runs(self) -> int:
+        """Number of models that were run, stored ones among them."""
+        return len(self.tried) + len(self.errors) + self.ranking
+
+    @property
+    def outputs(self) -> list[str]:
+        return [n for n in self.trials.graph.outputs if n in self.trials.graph.maker]
+
+    @cached_property
+    def _identity(self) -> str:
+        trials = self.trials
+        other = self.trials.runtime.own_model
+        fed = [
+            trials.model.values.digest([sample[n] for n in trials.graph.inputs])
+            for sample in trials.model.values.records
+        ]
+        lowering = (
+            other.identity if other else self.twin.precision
+        )  # a command is part of the candidate's key
+        return digest(
+            "plan/3",
+            __version__,
+            model_digest(trials.graph),
+            lowering,
+            trials.processes.runs.candidate_key.text,
+            *fed,
+        )
+
+    @property
+    def _gears(self) -> list[tuple[str, Twin]]:
+        return list(self.gears.items())
+
+    def in_float(self, kept: Collection[int]) -> Levels:
+        """Return these places in float, all others lowered."""
+        return dict.fromkeys(kept, len(self.gears) + 1)
+
+    def how(self, levels: Levels) -> dict[Read, Lowering]:
+        """Return the lowering of each read; empty if the candidate's command lowers them."""
+        found: dict[Read, Lowering] = {}
+        for k, place in enumerate(self.places if not self.twin.by_command else ()):
+            level = levels.get(k, 0)
+            if level == 0:
+                found |= self.how_of(place)
+            elif level <= len(self.gears):
+                found |= self._at(place, self._gears[level - 1][1])
+        return found
+
+    def how_of(self, place: Place) -> dict[Read, Lowering]:
+        """Return the lowering of the reads of a place."""
+        return {read: self.twin.lowering(read) for read in place.reads}
+
+    def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
+        """Return the lowering of a place at a gear; empty if it cannot be lowered so."""
+        if twin.rounded:
+            nodes = {i for i, _ in place.reads}
+            return {(i, ""): twin.rounded[i] for i in nodes} if nodes <= twin.rounded.keys() else {}
+        wide = {r: twin.lowering(r) for r in place.reads if r[1] in twin.forms}
+        changed = any(form != self.twin.lowering(r) for r, form in wide.items())
+        return wide if changed and len(wide) == len(place.reads) else {}
+
+    def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
+        """Return the model with these levels; the float model itself where the candidate's command
+        lowers it. `simulated`: as of `lower_model`."""
+        graph = self.trials.graph
+        if self.twin.by_command:
+            return Draft(graph)
+        return lower_model(graph, self.how(levels), simulated=simulated)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the candidate does not round between float16 nodes, so that the models that it
+        runs do."""
+        candidate = self.trials.runtime.candidate
+        return candidate.can.half_as_float and not candidate.device
+
+    def find_kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
+        """Return the nodes and tensors that the lists name.
+
+        Args:
+            kept: The kept places.
+            rounds: How often the list is widened by the producers of the tensors that its nodes
+                read, and of its outputs.
+        """
+        graph = self.trials.graph
+        reads = list(flatten(self.places[k].reads for k in kept))
+        outputs = sorted({name for i, name in reads if i == OUTPUT})
+        nodes = {i for i, _ in reads if i != OUTPUT}
+        for _ in range(rounds):
+            names = chain(outputs, graph.iter_inputs(nodes))
+            nodes |= {graph.maker[name] for name in names if name in graph.maker}
+        order = graph.in_order(nodes)
+        tensors = list(graph.iter_outputs(order))
+        return Kept([graph.label(i) for i in order], tensors, outputs)
+
+    def judge_file(self, model: Path) -> Judged:
+        """Return the judgement on another model with the same inputs and outputs.
+
+        Raises:
+            OutOfTime: The time that the user allowed is used up.
+        """
+
+        def job(_folder: Path, into: Path) -> Job:
+            options = self.trials.runtime.candidate.options
+            return Job(model, self._feeds(), self.outputs, into, options=options)
+
+        return self.accept(self._load_or_run([self._identity, file_digest(model)], job))
+
+    def accept(self, result: RunResult) -> Judged:
+        """Judge the outputs of a model by the score of the task, or as `compare` judges them."""
+        judge = self.trials.judge
+        if judge.score:
+            return judge.score.judge(result)
+        if result.failure:
+            return not_run(result.failure.why)
+        verdict = judge.verdict(self.trials.model.whole(), result)
+        return Judged(verdict.status, verdict.why or verdict.status.value)
+
+    def run(self, levels: Levels, samples: int | None = None) -> RunResult:
+        """Return the result of the model with these levels, on the first samples or all; stored.
+
+        Raises:
+            OutOfTime: The time that the user allowed is used up.
+        """
+        return self._load_or_run(
+            [self.key_of(levels), samples], partial(self._job, levels, samples)
+        )
+
+    def _load_or_run(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
+        """Return the stored result of a job, or run it.
+
+        Raises:
+            OutOfTime: The time that the user allowed is used up.
+        """
+
+        def anew(into: Path) -> RunResult:
+            if self.is_over():
+                raise OutOfTime("the time is used up", code="time.used-up")
+            with self.trials.model.temporary_folder() as folder:
+                return self.trials.runtime.workers.run(job(folder, into), self._turns)
+
+        return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
+
+    def key_of(self, levels: Levels) -> str:
+        """Return the key under which a run is stored. It has the lowered reads, not the places,
+        which another unit numbers otherwise."""
+        types = {
+            read: "" if isinstance(form, Dynamic) else form.dtype
+            for read, form in self.how(levels).items()
+        }
+        reads = [
+            f"{i} {name} {dtype}" for (i, name), dtype in types.items()
+        ]  # `_identity` has the scales
+        kept = self.find_kept_nodes(levels).nodes if self.twin.by_command else ()
+        return digest(self._identity, [*kept], sorted(reads))
+
+    def is_over(self) -> bool:
+        """Return whether the time that the user set is used up."""
+        return self.trials.runtime.workers.deadline.has_passed
+
+    def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
+        """Return a run of the model with these levels; it is written to the folder."""
+        options = self.trials.runtime.candidate.options
+        self.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
+        if self.twin.by_command:
+            options = {**options, "keep": render(self.find_kept_nodes(levels))}
+        return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
+
+    def _feeds(self, samples: int | None = None) -> list[list[Record]]:
+        names = list(self.trials.graph.inputs)
+        return [[sample[n] for n in names] for sample in self.trials.model.values.records[:samples]]
+
+    def judge(self, levels: Levels) -> Judged:
+        """Judge the model with these levels; run once."""
+        key = frozenset(levels.items())
+        if key not in self.tried:
+            judged = self.accept(self.run(levels))
+            with self._lock:
+                self.tried[key] = Tried(levels, judged)
+                number = len(self.tried)
+            what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(
+                judged.status, "unresolved"
+            )
+            kept = f"{len(key)} of {len(self.places)} places kept{self._gears_in(levels)}"
+            log.info("%d: %s: %s   %s", number, kept, what, judged.why)
+        return self.tried[key].judged
+
+    def _gears_in(self, levels: Levels) -> str:
+        lower = Counter(
+            self.gear_name(level) for level in levels.values() if level <= len(self.gears)
+        )
+        return "".join(f", {number} in {name}" for name, number in lower.items())
+
+    def gear_name(self, level: int) -> str:
+        """Return the name of the gear of a kept place, or "float32"."""
+        return "float32" if level > len(self.gears) else self._gears[level - 1][0]
+
+    @cached_property
+    def as_it_is(self) -> Judged:
+        """The judgement on the lowered model itself: that of the pair, else every place lowered.
+
+        If the candidate cannot run its own model, the judgement has that fact instead of a score.
+        """
+        trials = self.trials
+        try:
+            if trials.runtime.own_model is None:
+                return self.judge({})
+            return self.accept(trials.run(trials.model.whole()))
+        except SubcutError as e:
+            return not_run(e.what)
+
+    def measure(self) -> None:
+        """Measure how far the outputs deviate with each place alone lowered, `jobs` at once.
+
+        Where the time is limited, half of it is for this, and of many places it is estimated first,
+        so that the sensitive ones are known by then.
+
+        Raises:
+            OutOfTime: that half is used up.
+        """
+        every: Sequence[int] = range(len(self.places))
+        until = time.monotonic() + self.trials.runtime.workers.deadline.timeout(math.inf) / 2
+        if math.isfinite(until) and len(every) > MANY:
+            self._estimate(until)
+            every = sorted(every, key=lambda k: (-self.estimates[k], k))
+        for (k,), error in self._iter_errors([[k] for k in every], until):
+            self.errors[k] = error
+            extra = {"step": len(self.errors), "of": len(every), "sparse": True}
+            log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
+
+    def _estimate(self, until: float) -> None:
+        """Measure the errors of neighbors together on the first sample, in equal shares.
+
+        Raises:
+            OutOfTime: it is later than `until`.
+        """
+        every = range(len(self.places))
+        groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
+        self.estimates = dict.fromkeys(every, 0.0)
+        for group, error in self._iter_errors(groups, until, samples=1):
+            self.ranking += 1
+            self.estimates |= dict.fromkeys(group, error / math.sqrt(len(group)))
+
+    def _iter_errors(
+        self, groups: Sequence[Sequence[int]], until: float, samples: int | None = None
+    ) -> Iterator[tuple[Sequence[int], float]]:
+        """Yield each group of places, and how far the outputs deviate if it alone is lowered.
+
+        Raises:
+            OutOfTime: It is later than `until`.
+        """
+        with ThreadPoolExecutor(max_workers=self.jobs) as pool:
+            try:
+                errors = pool.map(lambda group: self._error_of(group, until, samples), groups)
+                yield from zip(groups, errors, strict=True)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _error_of(self, group: Collection[int], until: float, samples: int | None) -> float:
+        if time.monotonic() > until:
+            raise OutOfTime("the time for measuring is used up", code="time.used-up")
+        result = self.run(
+            self.in_float([k for k in range(len(self.places)) if k not in group]), samples
+        )
+        if result.failure:
+            return math.inf
+        pairs = [
+            (records[n].array(), sample[n].array())
+            for (records, sample), n in product(
+                zip(self.trials.model.values.records, result.tensors, strict=samples is None),
+                self.outputs,
+            )
+            if n in sample and records[n].form == "tensor"
+        ]
+        return max((distance(a, b) for a, b in pairs if a.dtype.kind == "f"), default=0.0)
+
+    def find(self) -> Found | None:
+        """Find the smallest set of places to keep.
+
+        Returns:
+            None without such a set, or if no time is left; `problem` has the reason.
+
+        Raises:
+            BackendError: The candidate runs nothing, or its outputs break the contract.
+            Refused: The candidate's file does not load, and its nodes do.
+        """
+        every = frozenset(range(len(self.places)))
+        in_float = with_own_model(self.trials, None)
+        try:
+            require_usable(in_float, self.run({}))
+            if self.judge({}).agrees:
+                return Found((), 0)
+            if not (judged := self.judge(self.in_float(every))).agrees:
+                reason = explain_full_model(in_float)
+                self.problem = f"not even with every place in float: {judged.why}"
+                self.problem += f"; {reason.says}" if reason else ""
+                is_moving = isinstance(reason, ReferenceMovement)
+                self.is_wrong = judged.fails and not is_moving
+                return None
+        except OutOfTime:
+            return None
+        with suppress(OutOfTime):
+            self.measure()
+        order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
+        found = smallest(order, lambda kept: self.judge(self.in_float(kept)).agrees)
+        levels = self._lowest_gears(self.in_float(found.kept))
+        refused = (self.tried.get(frozenset(self._lower(levels, k).items())) for k in levels)
+        proven = sum(one is not None and one.judged.fails for one in refused)
+        return replace(found, kept=tuple(levels), proven=proven, levels=levels)
+
+    def sensitivity(self, place: int) -> float:
+        """Return how far the outputs deviate by this place, as far as it was measured."""
+        return self.errors.get(place, self.estimates.get(place, 0.0))
+
+    def _lower(self, levels: Levels, place: int) -> Levels:
+        """Return the levels with one place at its next lower level."""
+        level = levels[place] - 1
+        while level and not self._at(self.places[place], self._gears[level - 1][1]):
+            level -= 1
+        rest = {k: v for k, v in levels.items() if k != place}
+        return {**rest, place: level} if level else rest
+
+    def _lowest_gears(self, levels: Levels) -> Levels:
+        """Each kept place at the lowest level that is accepted, the least sensitive first, until
+        none can be lower."""
+        lowered = bool(self.gears)
+        try:
+            while lowered:
+                lowered = False
+                for place in reversed(list(levels)):
+                    while (
+                        place in levels and self.judge(lower := self._lower(levels, place)).agrees
+                    ):
+                        levels = lower
+                        lowered = True
+        except OutOfTime:
+            pass
+        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.sensitivity(k), k))}
+
+
+def compare_outputs(one: ReferenceValues, other: ReferenceValues) -> dict[str, float]:
+    """Return the largest distance of each output of two models over all samples."""
+    names = [name for name in one.graph.outputs if name in one.graph.maker]
+    one.need(names)
+    other.need(names)
+    pairs = list(zip(one.records, other.records, strict=True))
+    return {n: max(distance(a[n].array(), b[n].array()) for a, b in pairs) for n in names}
+
+
+def distance(reference: Array, other: Array) -> float:
+    """Return |a − b| / |a|; infinite where a value is not finite, or the shapes differ."""
+    if reference.shape != other.shape:
+        return math.inf
+    a = reference.astype(np.float64)
+    b = other.astype(np.float64)
+    finite = np.isfinite(a)
+    if not np.all(np.isfinite(b[finite])):
+        return math.inf
+    norm = float(np.linalg.norm(a[finite]))
+    off = float(np.linalg.norm(a[finite] - b[finite]))
+    if norm:
+        return off / norm
+    if off:
+        return math.inf
+    return 0.0
