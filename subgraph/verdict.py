@@ -56,7 +56,7 @@ ENDED = frozenset((Signature.THROWS, Signature.MEMORY, Signature.CRASH))
 NO_OUTPUT = ENDED | {Signature.REFUSED, Signature.TIMEOUT}
 # Predicates for failures without comparable numbers.
 FAILURES = {
-    Signature.NAN: "NaN",
+    Signature.NAN: "NaN or inf",
     Signature.SHAPE: "wrong shape",
     Signature.MISSING: "missing output",
     Signature.REFUSED: "refused",

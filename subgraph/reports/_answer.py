@@ -5,6 +5,7 @@ The terminal, every form of report, the page, a notebook and `--json` show the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ from subgraph.text import agreement, count, from_run, prediction, split_spec
 from subgraph.verdict import NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
-OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
+OF_OUTPUT = ("--json", "--brief", "-q", "--quiet", "--fresh")  # that a next command does not repeat
 # options that `plan` does not have
 OF_SEARCH = frozenset(
     "--by --dump-format --dump-layout --ignore --inside --keep-input --loop --max-trials"
@@ -61,6 +62,7 @@ MIN_COST = 0.01  # of quantized weights, which a headline states, and of a node
 MAX_DIFFERENCES = 3  # between two models that an answer shows
 # Label by start of a conclusion.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
+RANGE = "range, not a bug: "
 
 Finding: TypeAlias = FindingDocument | InnerFinding
 
@@ -295,8 +297,9 @@ def _iter_values(finding: FindingDocument) -> Iterator[Line]:
     why = verdict.why if verdict else ""
     if worst is None:
         if verdict:
-            state = verdict.signature or verdict.status
-            yield "what", f"run alone, {state}: {why}" if why else f"run alone, {state}"
+            failed = next((j.name for j in verdict.outputs if why and j.why == why), "run alone")
+            state = f"{failed}, {verdict.signature or verdict.status}"
+            yield "what", f"{state}: {why}" if why else state
         return
     yield "what", f"{worst.tensor}: {beside(worst, finding.run.off)}"
     decisive = [j.name for j in verdict.outputs if j.why == verdict.why] if verdict else []
@@ -448,20 +451,17 @@ def _iter_costs(document: BisectDocument) -> Iterator[Line]:
 
 def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
     """Yield the commands that follow from the answer."""
-    cases = [finding.case for finding in document.findings if finding.case]
     about = document.setup.candidate
-    healing = document.search.healing
-    for case in cases[:1]:
-        if not about.is_function:
-            yield NextCommand("run it again", replay_words(document, case))
-        if healing and about.backend not in DEVICES and not about.is_function:
-            trial = ["bisect", healing.model, "-i", str(Path(case) / "inputs"), "-c", about.name]
-            yield NextCommand("try the cure", ["subcut", *trial, *_criterion_words(document)])
-        bundled = str(Path(case).parent) if healing else case
-        yield NextCommand("for a bug report", ["subcut", "bundle", bundled])
-    if not document.command.startswith("subcut ") or about.backend in DEVICES:
+    conclusion = next((evidence(finding)[0] for finding in document.findings), "")
+    is_typed = document.command.startswith("subcut ")
+    if document.search.stopped and is_typed:
+        yield NextCommand("continue", _retype(document, "--max-time", "--max-trials"))
+    case = next((finding.case for finding in document.findings if finding.case), None)
+    if case:
+        yield from _iter_next_of_case(document, case, conclusion)
+    if not is_typed or about.backend in DEVICES:
         return
-    words = [word for word in system.split(document.command) if word not in OF_OUTPUT]
+    words = _retype(document)
     if precise := document.whole.precise:
         spec = about.name
         joint = "," if split_spec(spec)[1] else ":"
@@ -470,16 +470,52 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
             yield NextCommand(f"in {precise.precision}", finer)
         claim = f"if {precise.computes_in} is intended"
         yield NextCommand(claim, [*words, "--precision", precise.computes_in])
+    if OF_SEARCH.isdisjoint(words):
+        yield from _iter_plans(document, conclusion)
+    looked_at = document.whole.looked_at
+    if document.whole.precise or (document.agree and looked_at and looked_at.inner is None):
+        yield NextCommand("check intermediate tensors, too", [*words, "--inside"])
+
+
+def _iter_next_of_case(
+    document: BisectDocument, case: str, conclusion: str
+) -> Iterator[NextCommand]:
+    """Yield the commands that use the first case."""
+    about = document.setup.candidate
+    healing = document.search.healing
+    if not about.is_function:
+        yield NextCommand("run it again", replay_words(document, case))
+    if healing and about.backend not in DEVICES and not about.is_function:
+        trial = ["bisect", healing.model, "-i", str(Path(case) / "inputs"), "-c", about.name]
+        yield NextCommand("try the cure", ["subcut", *trial, *_criterion_words(document)])
+    if "not a bug: " not in conclusion:
+        bundled = str(Path(case).parent) if healing else case
+        yield NextCommand("for a bug report", ["subcut", "bundle", bundled])
+
+
+def _iter_plans(document: BisectDocument, conclusion: str) -> Iterator[NextCommand]:
+    """Yield the command that finds the nodes to keep in float."""
+    plan = []
     other = document.setup.other_model
     adds_up = any(
         finding.kind is FindingKind.ACCUMULATED or finding.signature is Signature.PRECISION
         for finding in document.findings
     )
-    if adds_up and other and other.nodes and OF_SEARCH.isdisjoint(words):
-        yield NextCommand("what must stay in float", ["subcut", "plan", *words[2:]])
-    looked_at = document.whole.looked_at
-    if document.whole.precise or (document.agree and looked_at and looked_at.inner is None):
-        yield NextCommand("check intermediate tensors, too", [*words, "--inside"])
+    if adds_up and other and other.nodes:
+        plan = _retype(document)[2:]
+    elif conclusion.startswith(RANGE) and not other:
+        plan = [*_retype(document, "-c", "--candidate", "--precision")[2:], "--to", "fp16"]
+    if plan:
+        yield NextCommand("what must stay in float", ["subcut", "plan", *plan])
+
+
+def _retype(document: BisectDocument, *omitted: str) -> list[str]:
+    """Return the words of the typed command, without options of its output and these, which have a
+    value."""
+    typed = document.command
+    for option in omitted:
+        typed = re.sub(rf" {option}[ =]('[^']*'|\S+)", "", typed)
+    return [word for word in system.split(typed) if word not in OF_OUTPUT]
 
 
 def replay_words(document: BisectDocument, case: str) -> list[str]:

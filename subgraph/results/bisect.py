@@ -611,6 +611,7 @@ class SearchResult:
         healing: The rewrites that heal the full model, if no cut shows the fault. Each finding
             then fails with all other nodes rewritten.
         complete: Whether the model agrees with all findings on the reference; None if not known.
+        stopped: The reason why it ended early; None if it did not.
     """
 
     outcome: Outcome | Literal["pinned"]
@@ -618,6 +619,7 @@ class SearchResult:
     alone: Sequence[Irrelevant]
     healing: Healing | None = absent()
     complete: bool | None = absent()
+    stopped: str | None = absent()
 
 
 @frozen_keywords

@@ -195,7 +195,7 @@ NO_BREACH = Breach()
 def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     """Return what was found of this candidate in an earlier session, or find it now."""
     key = digest(
-        "contract/3", trials.processes.runs.candidate_key.text, _probe_type(trials.model), about
+        "contract/4", trials.processes.runs.candidate_key.text, _probe_type(trials.model), about
     )
     try:
         document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
@@ -248,14 +248,19 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
         return NO_BREACH
     sample = {**model.values.records[0]}
     records = [sample, others[0], sample]
+    given = {name: sample[name].value() for name in region.inputs}
+    fed = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
     with model.temporary_folder() as folder:
         feeds, outputs = trials.writer.write(trials.runner.form_of(region), region, records, folder)
-        result = _run_here(trials.judge, folder, feeds, outputs)
+        # inputs come back as the candidate left them
+        result = _run_here(trials.judge, folder, feeds, [*outputs, *fed])
     if result.failure:
         return NO_BREACH
     first, other, again = (
         {name: record.value() for name, record in of.items()} for of in result.tensors
     )
+    if changed := _find_changed_input(fed, first):
+        return Breach(code="candidate.breaks-contract", clause=f": {changed}")
     arrays = [name for name in outputs if isinstance(others[0][name].value(), np.ndarray)]
     expected, right = ({name: of[name].array() for name in arrays} for of in (others[0], sample))
     if keeps_answer(expected, right, other):
@@ -326,11 +331,18 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
         if _find_form({"y": add, "z": relu}, _values_of(exchanged)) != breach:
             return NO_BREACH
     if not breach and (breach := _find_breach(inputs, expected, given)):
-        changed = (name for name, value in fed.items() if not is_right(inputs[name], value))
-        breach = next((f"it changes its input '{name}' in place" for name in changed), breach)
+        breach = _find_changed_input(inputs, fed) or breach
     if not breach:
         return Breach(also=_find_trait(expected, given))
     return Breach(code="candidate.breaks-contract", clause=f": {breach} {SEEN_IN}")
+
+
+def _find_changed_input(fed: Arrays, left: Tensors) -> str:
+    """Return which input the candidate left with other values; "" if none."""
+    changed = (
+        name for name, value in left.items() if name in fed and not is_right(fed[name], value)
+    )
+    return next((f"it changes its input '{clean(name)}' in place" for name in changed), "")
 
 
 def _find_trait(expected: Arrays, given: Tensors) -> str:
@@ -373,6 +385,8 @@ def _find_breach(inputs: Arrays, expected: Arrays, given: Tensors) -> str:
 
 def _hint(runtime: CandidateRuntime, breach: str) -> str:
     """Return what to do: a command declares the layout or byte order of its outputs."""
+    if "in place" in breach:
+        return "give the runtime a copy: numpy.array(value)"
     form = "big" if "big-endian" in breach else ""
     if "NHWC" in breach and "outputs" in breach:
         form = form or "NHWC"

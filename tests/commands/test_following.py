@@ -32,6 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("lint model.onnx --only ceil-mod", "lint"),
         ("remove model.onnx head/softmax -o shorter.onnx", "inspect"),
         ("compare model.onnx -c wrong.py --at head/softmax -o out", "bisect"),
+        ("bisect model.onnx -c wrong.py --max-trials 2 -o stopped", "bisect"),
     ],
 )
 def test_document_has_a_headline_and_next_commands(

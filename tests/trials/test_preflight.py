@@ -136,6 +136,7 @@ def net(tmp_path: Path) -> Path:
         ("plain({n: v[:, ::-1] for n, v in feeds.items()})", ("RGB for BGR",)),
         ("plain({n: np.rint(v).clip(0, 255) for n, v in feeds.items()})", ("uint8",)),
         ("plain({n: np.add(v, 1, out=v) for n, v in feeds.items()})", ("'x' in place",)),
+        ("[np.add(v, 1, out=v) for v in feeds.values()] and values", ("'x' in place",)),
         ("{n: v + np.float32(np.random.rand()) for n, v in values.items()}", ("is flaky",)),
         ("kept.setdefault('first', values)", ("first outputs",)),
     ],

@@ -204,7 +204,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
             return Ruling(
                 Status.UNRESOLVED,
                 "range",
-                "nothing was compared: all is beyond the range of the claim",
+                f"no value was compared: all are beyond the range of {context.claim}",
             )
         return settle(pair) or Ruling(Status.UNRESOLVED, why="nothing was compared")
     if not pair.changed:
@@ -325,7 +325,7 @@ def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ru
             [values != pair.reference for values in noise.perturb(claim, JUMP_RUNS)], axis=0
         )
     if wrong.any():
-        return fail(f"{int(wrong.sum())} of {pair.size} indices point to another value")
+        return fail(f"{int(wrong.sum())} of {pair.size} indices select another element")
     differing = f"{pair.changed} of {pair.size} indices differ"
     return agree(f"{differing}, all between values closer than rounding noise")
 

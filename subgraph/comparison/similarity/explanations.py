@@ -29,6 +29,7 @@ EXACT = 1e-6  # of the spread: no residual counts as smaller
 MAX_EXPLANATIONS = 3  # that fit equally well; more explain nothing
 MIN_DIFFERENT = 8  # different values, and wrong values: with fewer, anything fits
 MAX_SAMPLE = 4096  # elements
+NO_NUMBERS = "OUSTMmcb"  # kinds of types
 MIN_ELEMENTS = 16  # that a straight line is fitted to
 NEGLIGIBLE = 1e-3  # offset, of the spread
 MIN_DROP = 20.0  # times smaller than before: then a change explains the distance
@@ -84,15 +85,15 @@ def find_explanations(
     ['channels 0 and 2 of axis 1 exchanged: RGB for BGR']
     """
     pair = _tensor_pair(reference, candidate, claim)
-    if pair is None:
-        return []
+    explanations = []
     with np.errstate(all="ignore"):
-        explanations = pair.explanations(others or {}) if pair.conclusive() else []
-        overflow = _describe_overflow(reference, candidate)
-        grid = find_grid(reference, candidate)
-    if overflow:
-        explanations = [Explanation(overflow, beyond_range=True)]
-    return [*explanations, *([Explanation(grid[1], grid=grid[0])] if grid else [])]
+        if overflow := _describe_overflow(reference, candidate):
+            explanations = [Explanation(overflow, beyond_range=True)]
+        elif pair and pair.conclusive():
+            explanations = pair.explanations(others or {})
+        if pair and (grid := find_grid(reference, candidate)):
+            explanations.append(Explanation(grid[1], grid=grid[0]))
+    return explanations
 
 
 def matching_tensors(
@@ -132,7 +133,7 @@ def _best(explanations: Iterable[Explanation]) -> list[Explanation]:
 
 
 def _are_numbers(*arrays: Array) -> bool:
-    return all(a.dtype.kind not in "OUSTMmcb" for a in arrays)
+    return all(a.dtype.kind not in NO_NUMBERS for a in arrays)
 
 
 @frozen
@@ -211,7 +212,7 @@ def _finite_sample(values: Array) -> Array:
 def _describe_overflow(reference: Array, candidate: Array) -> str:
     """Words for a candidate that is infinite exactly where the reference is beyond float16's range;
     empty otherwise."""
-    if reference.shape != candidate.shape or reference.dtype.kind in "iub":
+    if reference.shape != candidate.shape or reference.dtype.kind in f"iub{NO_NUMBERS}":
         return ""
     lost = np.isinf(candidate) & np.isfinite(reference)
     if (

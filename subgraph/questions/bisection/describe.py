@@ -26,7 +26,7 @@ from subgraph.runtime.backends import capabilities
 from subgraph.runtime.deadline import if_time
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
-from subgraph.text import count
+from subgraph.text import count, list_some
 from subgraph.trials.candidate_runtime import Form
 from subgraph.trials.compare_tensors import add_ranking, describe_model, iter_flaky_notes, ranking
 from subgraph.trials.diagnosis.conclusions import Evidence, Fact
@@ -136,6 +136,7 @@ def describe(
                 for o in findings.irrelevant
             ],
             complete=_is_complete(findings, within) or None,
+            stopped=findings.stopped if findings.budget_spent else None,
         ),
         findings=(
             []
@@ -238,10 +239,8 @@ def _notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     if findings.budget_spent:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
     for observation in findings.unresolved[:MAX_UNRESOLVED]:
-        yield (
-            f"{count(observation.items, 'node')}, {observation.signature or 'unknown'}:"
-            f" {observation.why}"
-        )
+        place = list_some([oracle.label(k) for k in observation.items], MAX_UNRESOLVED)
+        yield f"{place}, {observation.signature or 'unknown'}: {observation.why}"
 
 
 def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:

@@ -75,6 +75,7 @@ def version() -> str:
 def precision(options: Fields) -> str:
     """Return the precision in which the provider computes, by its options and their defaults;
     float32 on the CPU."""
+    make_settings(options)  # refuses options that it does not have
     return "fp32" if _uses_cpu(options) else _providers().precision(options)
 
 

@@ -78,10 +78,7 @@ CONCLUSIONS = (
     ((Fact.ALIKE,), "a bug, or another layout or preprocessing: the whole error {quoted}"),
     (
         (Fact.RANGE,),
-        (
-            "range, not a bug: the candidate computes in float16, which ends at 65504; declare"
-            " --precision fp16"
-        ),
+        "range, not a bug: {quoted}; keep the region in float32",
     ),
     ((Fact.COARSE,), "the range, not a kernel: {quoted}"),
     ((Fact.SWITCH,), "one option of the candidate is the reason: right with {quoted}"),
@@ -175,6 +172,7 @@ QUOTED = (
     Fact.COARSE,
     Fact.MODEL,
     Fact.ALIKE,
+    Fact.RANGE,
     Fact.SWITCH,
     Fact.KNOWN,
     Fact.APPROXIMATE,

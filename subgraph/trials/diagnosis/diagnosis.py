@@ -183,7 +183,7 @@ def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
     for explanation in output.explanations:
         grid = explanation.grid
         if explanation.beyond_range:
-            yield Evidence("likeness", explanation.text, Fact.RANGE)
+            yield Evidence("likeness", explanation.text, Fact.RANGE, quoted=explanation.text)
         elif grid and grid.eps > output.trials.judge.precision.eps:
             yield Evidence("likeness", explanation.text, Fact.GRID, grid)
 

@@ -173,6 +173,8 @@ def test_overflow_of_float16_is_named() -> None:
         changed = x.astype(np.float16).astype(np.float32)
     assert not np.isfinite(changed).all()
     assert has_line(explain(x, changed), "infinite", "65504, float16")
+    few = np.isinf(changed)
+    assert explain(x[few][:2], changed[few][:2]) == explain(x, changed)[:1]
     changed[0, 0] = np.inf if np.isfinite(changed[0, 0]) else 0.0
     assert "infinite" not in " ".join(explain(x, changed)) or np.isfinite(changed[0, 0])
 

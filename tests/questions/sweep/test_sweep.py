@@ -134,6 +134,11 @@ def test_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> N
     assert has_line(subcut("sweep", "-c", name, "--only", "test_abs", cwd=here).err, "fp16")
 
 
+def test_unknown_option_is_refused_before_the_tests_are_made(tmp_path: Path) -> None:
+    done = subcut("sweep", "-c", "ort:nonsense=1", cwd=tmp_path)
+    assert (done.code, has_line(done.err, "making")) == (2, False)
+
+
 # ------------------------------------------------------------ the answer
 
 

@@ -24,7 +24,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import open_trials
 from subgraph.trials.compare_tensors import compare_tensors
-from subgraph.trials.diagnosis.conclusions import UNKNOWN
+from subgraph.trials.diagnosis.conclusions import UNKNOWN, Evidence, Fact, conclude
 from subgraph.trials.diagnosis.diagnosis import MAX_EVALUATED, diagnose
 from subgraph.trials.questions import PreparedTrials
 from subgraph.trials.similar_outputs import WrongOutput
@@ -338,9 +338,13 @@ def test_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
 
 
 def test_nothing_decides() -> None:
-    from subgraph.trials.diagnosis.conclusions import Evidence, conclude
-
     assert conclude([Evidence("noise", "")]).says == UNKNOWN
+
+
+def test_overflow_is_no_bug_though_the_evaluator_agrees_with_the_reference() -> None:
+    overflow = Evidence("likeness", "", Fact.RANGE, quoted="infinite beyond 65504")
+    says = conclude([overflow, Evidence("second", "", Fact.REFERENCE)]).says
+    assert has_line(says, "range, not a bug", "infinite beyond 65504", "float32")
 
 
 # ------------------------------------------------------------ compare
