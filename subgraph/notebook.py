@@ -120,7 +120,8 @@ def _(verdict: Verdict) -> str:
 
 @html.register
 def _(judgement: Judgement) -> str:
-    return _render_status(judgement.status, f"{judgement.name} {judgement.sample}: {judgement.why}")
+    where = f"{judgement.name} {judgement.sample}".rstrip()
+    return _render_status(judgement.status, f"{where}: {judgement.why}")
 
 
 @html.register
@@ -199,12 +200,12 @@ def _progress(bisection: Bisection) -> str:
     """Return the progress as in a terminal: remaining nodes, a bar, an estimate, the last step."""
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
+    if bisection.finished:
+        return f"<p>the search has ended, after {count(bisection.steps, 'step')}</p>"
     step = bisection.steps[-1]
     what = _words(bisection.nodes(step)) or "whole model"
     remaining = bisection.remaining
     last = f"run {step.number}: {what} {_status(step.outcome.value)}"
-    if bisection.finished:
-        return f"<p>ended after {count(bisection.steps, 'run')}; last: {last}</p>"
     bar = f'<progress max="{remaining.size}" value="{remaining.size - remaining.left}"></progress>'
     left = f"{remaining.left} of {count(remaining.size, 'node')} left"
     return f"<p>{left} {bar} {' · '.join(filter(None, (_safe(remaining.estimate), last)))}</p>"
@@ -218,7 +219,9 @@ def _safe(name: object) -> str:
 
 
 def _plain(text: str) -> str:
-    return f"<pre style='white-space:pre-wrap'>{escape(clean_lines(text))}</pre>"
+    return (
+        f"<pre style='white-space:pre-wrap;font-family:monospace'>{escape(clean_lines(text))}</pre>"
+    )
 
 
 def _words(names: Iterable[str], most: int = 4) -> str:

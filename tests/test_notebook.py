@@ -242,7 +242,7 @@ def test_progress_is_one_line_that_is_updated(
     assert (
         len(shown) == len(running.steps) + 2
         and "not begun" in shown[0]
-        and "ended after" in shown[-1]
+        and "has ended" in shown[-1]
     )
     assert has_line(checked(running.steps[0]), "agree")
     assert checked(running.findings).startswith("agree")
