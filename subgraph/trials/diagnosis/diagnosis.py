@@ -37,7 +37,7 @@ from subgraph.reach import flatten, pick, ungroup
 from subgraph.results.bisect import QUANTIZER, ModelDifference
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
-from subgraph.text import count
+from subgraph.text import count, list_some
 from subgraph.trials import computed_by
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.diagnosis.approximations import looks_like
@@ -63,6 +63,8 @@ MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precis
 BEYOND = 10.0  # times the noise: no rounding of that precision
 FAINT = 0.02  # times the noise: a precision with a noise so much larger is not the reason
 NEARER = 10.0  # times nearer to one side than to the other
+MAX_RANGES = 6  # nodes with further ranges that are named
+NEARER_COARSE = 2.0  # a scale is the cause, though a fused kernel rounds the other inputs as well
 LIKENESSES = ("input", "likeness")  # evidence that nodes share only if its text is the same
 NO_EXPORT = frozenset((Fact.WITHIN, Fact.APPROXIMATE))  # an error that is not a fault
 
@@ -392,24 +394,26 @@ def diagnose_model(
     if other is None:
         return
     file = other.graph.path.name
+    coarse = [row for row in differences if row.part.startswith(QUANTIZER)]
     plain = (other.values or trials.values).reference
     candidate = Candidate(plain.backend, plain.backend, plain.options, timeout=MAX_SECONDS)
     try:
         with with_candidate(trials, candidate, "theirs") as theirs:
             found = theirs.verdict(region)
+            ratio = NEARER_COARSE if coarse else NEARER
             is_same = found.signature in NO_OUTPUT and verdict.signature in NO_OUTPUT
             if worst := verdict.worst:
                 outputs = WrongOutput(trials, region, worst), WrongOutput(theirs, region, worst)
-                is_same = _is_nearer(*outputs)
+                is_same = _is_nearer(*outputs, ratio)
     except SubcutError as e:
         yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
         return
-    coarse = [row for row in differences if row.part.startswith(QUANTIZER)]
     says = f"with {file} the reference returns the candidate's values"
     if found.agrees and not coarse:
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
     elif is_same and coarse:
-        more = f"; {len(coarse) - 1} more such ranges" if len(coarse) > 1 else ""
+        others = list(dict.fromkeys(row.node for row in coarse[1:]))
+        more = f"; others at {list_some(others, MAX_RANGES)}" if others else ""
         quoted = f"{coarse[0].part} {coarse[0].theirs}{more}"
         yield Evidence("model", says, Fact.COARSE, quoted=quoted)
     elif is_same and (found.fails or not verdict.worst):
@@ -530,9 +534,9 @@ def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
     return Evidence("second", f"no second opinion: {verdict.why}")
 
 
-def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
-    """Return whether the second run's output is far nearer to the candidate's than to the
-    reference's."""
+def _is_nearer(output: WrongOutput, second: WrongOutput, ratio: float = NEARER) -> bool:
+    """Return whether the second run's output is nearer to the candidate's than to the reference's,
+    by this ratio."""
     if output.values is None or second.values is None:
         return False
     expected, value = output.values
@@ -544,7 +548,7 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
     near = Pair(value, other)
     if far.masked != near.masked:
         return near.masked < far.masked
-    return near.error * NEARER <= far.error
+    return near.error * ratio <= far.error
 
 
 def _diagnose_export(judge: Judge, region: Region, facts: Collection[Fact | None]) -> Evidence:

@@ -34,7 +34,7 @@ from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel, measure_saturation, translate_result
-from subgraph.trials.matching.as_quantized import Fold, find_fold
+from subgraph.trials.matching.as_quantized import Fold, find_fold, iter_useless
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays, StringMap, frozen
 
@@ -75,7 +75,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     pairs = pairing.pairs
     paired = set(pairs.values())
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
-    found = [*_iter_missing_inputs(theirs), *_iter_coarse(trials, other, theirs, region)]
+    found = [*_iter_missing_inputs(theirs), *_iter_coarse(trials, other, pairing, region)]
     if not found:  # else a node reads what none computes
         reads = _iter_reads(trials.graph, other, ours.nodes)
         found += [row for row in reads if not _are_equal(trials.values, row)]
@@ -480,7 +480,7 @@ def _iter_outputs(
 
 
 def _iter_coarse(
-    trials: Trials, other: CandidateModel, theirs: _Side, region: Region
+    trials: Trials, other: CandidateModel, pairing: _Pairing, region: Region
 ) -> Iterator[ModelDifference]:
     """Yield tensors of the region of which the scale of a quantizer clips values, or makes many 0.
 
@@ -488,6 +488,8 @@ def _iter_coarse(
     is that of the tensors that the region reads.
     """
     graph = trials.graph
+    theirs = pairing.theirs
+    weights = pairing.ours.constants
     records = trials.values.records[0]
     made = [n for n in graph.iter_outputs(region.nodes) if n in other.matches]
     scales = {n: other.matches[n].scale for n in made}
@@ -500,11 +502,14 @@ def _iter_coarse(
             span = float(np.ptp(np.append(records[name].array(), 0)))
             scales[name] = Scale((span / STEPS,), (0,))
             places[name] = reading[0]
+    for name, step in iter_useless(weights, theirs.graph):
+        scales[name] = Scale((step,), (0,))
+        places[name] = next(i for i in pairing.ours.nodes if name in graph.reads[i])
     for name, place in places.items():
         scale = scales[name]
         if scale is None or not np.isfinite(scale.step).all():
             continue
-        value = np.abs(records[name].array())
+        value = np.abs(weights[name] if name in weights else records[name].array())
         free = value[value > 0]
         lost = np.count_nonzero(free < max(scale.step) / 2) / max(free.size, 1)
         share = shares.get(name, 0.0) if name in region.outputs else 0.0

@@ -66,8 +66,8 @@ class _Weight:
     values: Array
     factor: Array | float = 1.0
 
-    def take(self, codes: _Codes) -> Array | None:
-        """Return the values of the weight if it is quantized to these codes; else None."""
+    def read(self, codes: _Codes) -> Array | None:
+        """Return the values of the weight as these codes hold it; None if they hold another one."""
         for real, step in ((codes.real, codes.step), (codes.real.T, codes.step.T)):
             if real.shape != self.values.shape:
                 continue
@@ -77,10 +77,9 @@ class _Weight:
                 continue
             near = np.abs(self.values - real) <= MAX_STEPS * step
             is_coded = np.abs(self.values) >= MIN_RANGE * (1 << codes.bits) * step
-            taken = np.where(near, real, self.values)
-            is_useful = _measure_loss(self.values, taken) <= MAX_LOSS
-            if np.any(is_coded) and np.mean(near) >= MIN_SHARE and is_useful:
-                return np.asarray(taken / self.factor)
+            taken = np.asarray(np.where(near, real, self.values))
+            if np.any(is_coded) and np.mean(near) >= MIN_SHARE:
+                return taken
         return None
 
 
@@ -153,12 +152,26 @@ def _find_quantized(graph: Graph, other: Graph) -> tuple[Arrays, float]:
     known = 0
     total = 0
     for codes in _iter_codes(other):
-        taken = ((weight.name, weight.take(codes)) for weight in weights)
-        values = {name: value for name, value in taken if value is not None}
+        held = ((weight, weight.read(codes)) for weight in weights)
+        values = {
+            weight.name: real / weight.factor
+            for weight, real in held
+            if real is not None and _measure_loss(weight.values, real) <= MAX_LOSS
+        }
         total += codes.real.size
         known += codes.real.size if values else 0
         found |= values
     return found, known / total if total else 0.0
+
+
+def iter_useless(weights: Arrays, other: Graph) -> Iterator[tuple[str, float]]:
+    """Yield the weights of which codes of the candidate's model lose a row or column, each with the
+    largest step of its codes."""
+    for codes in _iter_codes(other):
+        for name, values in weights.items():
+            real = _Weight(name, values).read(codes)
+            if real is not None and _measure_loss(values, real) > MAX_LOSS:
+                yield name, float(np.max(codes.step))
 
 
 def _iter_weights(graph: Graph) -> Iterator[_Weight]:

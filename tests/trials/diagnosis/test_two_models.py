@@ -166,6 +166,20 @@ def test_outliers_that_set_a_scale_at_run_time_are_the_cause(tmp_path: Path) -> 
     assert has_line(found["evidence"][0]["says"], "the range", "of our values 0", "next to 40")
 
 
+def test_weight_that_an_outlier_of_it_makes_0_is_the_cause(tmp_path: Path) -> None:
+    """One scale for 55 and values below 3, as of a trained voice detector."""
+    weight = RNG.normal(size=(16, 16)).astype(np.float32) / 8
+    weight[2, 3] = 55
+    step = np.float32(55 / 127)
+    codes = {"w_quantized": np.rint(weight / step).astype(np.int8), "w_scale": step}
+    text = "g (float[8,16] x) => (float[8,16] y) { [in] a = MatMul (x, %s) [last] y = Tanh (a) }"
+    lowered = text.replace("{", "{ [d] r = DequantizeLinear (w_quantized, w_scale)") % "r"
+    x = RNG.normal(size=(8, 16)).astype(np.float32)
+    found = finding(tmp_path, (text % "w", {"w": weight}), (lowered, codes), x=x)
+    assert found["nodes"] == ["in"] and rows(found)[0][:2] == ("in", "quantizer of w")
+    assert has_line(found["evidence"][0]["says"], "the range", "of our values 0", "next to 55")
+
+
 @pytest.mark.slow
 def test_each_layer_with_a_scale_that_an_outlier_sets_is_named(tmp_path: Path) -> None:
     """Each one alone changes little; without five of the six the outputs agree."""
@@ -193,7 +207,7 @@ def test_each_layer_with_a_scale_that_an_outlier_sets_is_named(tmp_path: Path) -
     x = random.normal(size=(16, 32)).astype(np.float32)
     found = finding(tmp_path, (texts[0], both | ours), (texts[1], both | theirs), x=x)
     assert len(found["nodes"]) >= 5 and set(found["nodes"]) <= {f"up{k}" for k in range(6)}
-    assert has_line(found["evidence"][0]["says"], "the range", "more such ranges")
+    assert has_line(found["evidence"][0]["says"], "the range", "others at up1, up2")
 
 
 def test_folded_shape_is_named_with_both_values(tmp_path: Path) -> None:
