@@ -53,6 +53,15 @@ def flatten(groups: Iterable[Iterable[Value]]) -> Iterator[Value]:
     return chain.from_iterable(groups)
 
 
+def drop_repeats(items: Iterable[T]) -> list[T]:
+    """Return each item once, in the order of their first places.
+
+    >>> drop_repeats("banana")
+    ['b', 'a', 'n']
+    """
+    return list(dict.fromkeys(items))
+
+
 def ungroup(groups: Iterable[tuple[Group, Iterable[T]]]) -> Iterator[tuple[Group, T]]:
     """Yield each group with each of its members.
 

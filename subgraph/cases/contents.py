@@ -41,6 +41,7 @@ from subgraph.cases.zip_archive import name_problem
 from subgraph.documents import from_json, read_json
 from subgraph.errors import InputError, SubcutError, UsageError, explain_os_error
 from subgraph.graph import protobuf
+from subgraph.reach import drop_repeats
 from subgraph.text import clean
 from subgraph.types import Fields, Strings, frozen
 
@@ -186,7 +187,7 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> 
     inner = sorted(name.rpartition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}"))
     first = [name for name in FINDING_FOLDERS if name in inner]
     own = [] if is_evidence(manifest.schema) else [""]
-    cases = list(dict.fromkeys((*own, *first, *inner)))
+    cases = drop_repeats((*own, *first, *inner))
     if not cases:
         raise UsageError(
             f"{folder} holds no case",

@@ -13,6 +13,7 @@ from subgraph.commands import Result, table
 from subgraph.commands.options import Text, add_option_groups, option
 from subgraph.documents import read_json
 from subgraph.errors import UsageError
+from subgraph.reach import drop_repeats
 from subgraph.results.commands import ReportResult
 from subgraph.text import clean
 
@@ -59,7 +60,7 @@ def report(
     """
     from subgraph.reports import can_render, render_document, renderer
 
-    words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
+    words = drop_repeats(word.strip() for word in forms.split(",") if word.strip())
     if not words:
         raise UsageError(
             "no form named",

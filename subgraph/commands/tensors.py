@@ -20,7 +20,7 @@ from subgraph.commands.resolve import Asked, read_formats
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.log import log
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
@@ -246,4 +246,4 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
             chosen += hits or [graph.tensor(word)]
         else:
             chosen.append(graph.tensor(word))
-    return list(dict.fromkeys(chosen))
+    return drop_repeats(chosen)

@@ -15,7 +15,7 @@ from html import escape
 
 from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.drawing.network import RULES, VARIABLES
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.text import clean, list_some
 from subgraph.types import StringMap, Strings, frozen
 
@@ -237,7 +237,7 @@ def _rect(kind: str, x: float, y: float, width: float, height: float, radius: fl
 
 def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     """Return a tag at the box's upper right corner: its badges, else ✗ or ?."""
-    badges = list(dict.fromkeys(marks.badges[n] for n in box.nodes if n in marks.badges))
+    badges = drop_repeats(marks.badges[n] for n in box.nodes if n in marks.badges)
     if shares := [marks.shares[n] for n in box.nodes if n in marks.shares]:
         badges.append(f"{100 * sum(shares):.0f} %")
     if "found" in classes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from subgraph.graph.properties import BODY_OPS, HOLDS_TENSOR, PROPERTIES
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TensorProto
@@ -159,7 +159,7 @@ def find_called(
 def list_captured(node: NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
     each once."""
-    return list(dict.fromkeys(flatten(map(free_names, bodies(node)))))
+    return drop_repeats(flatten(map(free_names, bodies(node))))
 
 
 def free_names(body: GraphProto) -> list[str]:

@@ -24,7 +24,7 @@ from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, find_source, read_node_metadata
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.runtime.inputs import Feeding, OriginKind
 from subgraph.types import Strings, frozen, frozen_keywords
 
@@ -401,7 +401,7 @@ class _Facts:
 def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Facts:
     types = infer_types(graph)
     facts = _Facts(graph, types, find_problems(graph, types), MeasuredTensors(), (), feeding)
-    return facts if feeding is None else _measure(facts, list(dict.fromkeys(names)), feeding)
+    return facts if feeding is None else _measure(facts, drop_repeats(names), feeding)
 
 
 def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:

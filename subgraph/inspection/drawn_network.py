@@ -25,7 +25,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
 from subgraph.origins.source import SCOPE_NAMES, parse_texts
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings
@@ -213,7 +213,7 @@ def weight_notes(graph: Graph) -> dict[int, str]:
     found = {}
     for i, reads in enumerate(graph.reads):
         tensors = filter(None, map(graph.constant, reads))
-        notes = list(dict.fromkeys(filter(None, (_note(graph, tensor) for tensor in tensors))))
+        notes = drop_repeats(filter(None, (_note(graph, tensor) for tensor in tensors)))
         if notes:
             notes[MAX_NOTES:] = ["…"] if len(notes) > MAX_NOTES else []
             found[i] = ", ".join(notes)

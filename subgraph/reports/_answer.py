@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from subgraph import plugins, system
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.reports._compared import (
     PINNED_ALONE,
     Kind,
@@ -156,7 +156,7 @@ def _say_rounding(document: BisectDocument) -> str:
     """Return the headline if every finding is rounding: no node is a culprit."""
     findings = [f for f in document.findings if not everywhere(f)]
     shared = [[c.node for c in f.effect.contributors or ()] or f.nodes for f in findings]
-    nodes = list(dict.fromkeys(flatten(shared)))
+    nodes = drop_repeats(flatten(shared))
     verb = "contributes" if len(nodes) == 1 else "contribute"
     most = [f"{listed(nodes)} {verb} most"] if nodes else []
     what = f"not a bug, no node is a culprit (criterion {document.setup.criterion})"

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from subgraph import system
 from subgraph.documents import Number
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.common import NextCommand, PreciseSetting
 from subgraph.results.compare import (
@@ -90,10 +90,8 @@ class TensorLine:
     @property
     def names(self) -> list[tuple[str, str]]:
         """Names of the recorded tensor and ways in which they were matched, each once."""
-        return list(
-            dict.fromkeys(
-                (one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as
-            )
+        return drop_repeats(
+            (one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as
         )
 
 
@@ -123,7 +121,7 @@ class View:
 def origins(finding: FindingDocument) -> list[str]:
     """Return the modules and lines of user code that nodes are from, in one line; [] if unknown."""
     lines = (str(one) for one in finding.place.sources or () if one)
-    known = list(dict.fromkeys(filter(None, lines)))
+    known = drop_repeats(filter(None, lines))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
     return [f"from {'; '.join(known[:MAX_SOURCES])}{more}"] if known else []
 
@@ -169,7 +167,7 @@ def view(document: ComparedDocument) -> View:
         notes=[f"{name}: {note}" if several else note for name, note in noted],
         columns=columns,
         lines=lines,
-        left_out=[(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()],
+        left_out=[(why, n, drop_repeats(names[why])) for why, n in counts.most_common()],
         findings=document.findings if isinstance(document, IntervalDocument) else (),
     )
 

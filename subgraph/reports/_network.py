@@ -8,7 +8,7 @@ from dataclasses import replace
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
-from subgraph.reach import flatten, invert, restrict
+from subgraph.reach import drop_repeats, flatten, invert, restrict
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.reports._words import all_indices, is_proven
 from subgraph.results.bisect import BisectDocument, FindingDocument
@@ -134,8 +134,8 @@ def draw_region(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
         ops=[node.op for node in nodes],
         reads=reads,
         makes=makes,
-        inputs=list(dict.fromkeys(tensor for tensor, source, _ in edges if source is None)),
-        outputs=list(dict.fromkeys(tensor for tensor, _, target in edges if target is None)),
+        inputs=drop_repeats(tensor for tensor, source, _ in edges if source is None),
+        outputs=drop_repeats(tensor for tensor, _, target in edges if target is None),
     )
     wrong = {k for k, node in enumerate(nodes) if node.inside}
     marks = Marks(found=wrong) if is_proven(finding) else Marks(suspects=wrong)

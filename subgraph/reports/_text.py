@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from subgraph import system
+from subgraph.reach import drop_repeats
 from subgraph.reports._answer import answer
 from subgraph.reports._compared import (
     Compared,
@@ -230,7 +231,7 @@ def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
     wrong = [k for k, line in enumerate(lines) if not _agrees(line)]
     # the last column shows failures alone
     by_itself = [k for k in wrong if lines[k].cells[-1].status is Status.FAIL]
-    told = list(dict.fromkeys([*wrong[:1], *by_itself, *wrong]))[:MAX_ROWS]
+    told = drop_repeats([*wrong[:1], *by_itself, *wrong])[:MAX_ROWS]
     seen = [k for k, line in enumerate(lines) if _is_seen(line)]
     before = [next((j for j in reversed(seen) if j < k), k) for k in told]
     near = {*told, *before, *(k + 1 for k in told), *(seen[-1:] if told else ())}

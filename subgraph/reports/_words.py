@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar, cast
 
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.reports._compared import Compared, View
 from subgraph.results.bisect import (
     FindingDocument,
@@ -154,7 +154,7 @@ def region(places: HasNodes) -> str:
 
 def nodes_with_ops(nodes: Sequence[str], ops: Sequence[str]) -> str:
     """Return names and their operators: `a, b (Pad, MaxPool)`."""
-    ops = list(dict.fromkeys(ops))
+    ops = drop_repeats(ops)
     return f"{listed(nodes)} ({listed(ops)})" if nodes else "the whole model"
 
 

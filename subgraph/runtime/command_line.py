@@ -21,7 +21,7 @@ from pathlib import Path
 from subgraph import system
 from subgraph.errors import UnknownName, UsageError
 from subgraph.plugins import HOME
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.text import nearest
 from subgraph.types import StringMap, frozen
 
@@ -155,7 +155,7 @@ def _find_code(roots: Sequence[Path]) -> Code:
     Hidden folders are omitted, and subcut's own, whose version is known.
     """
     found: list[Path] = []
-    waiting = list(dict.fromkeys(roots))
+    waiting = drop_repeats(roots)
     looked = 0
     while waiting and looked < MAX_FOLDERS and len(found) <= MAX_FILES:
         folder = waiting.pop(0)

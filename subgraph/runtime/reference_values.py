@@ -13,7 +13,7 @@ from pathlib import Path
 from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
-from subgraph.reach import flatten, pick
+from subgraph.reach import drop_repeats, flatten, pick
 from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancestors
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
@@ -136,7 +136,7 @@ class ReferenceValues:
             drawn = graph.iter_outputs(graph.in_order(nodes & graph.random_nodes))
             missing += [n for n in drawn if n not in stored and n not in missing]
             if not self.captured:
-                missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
+                missing = drop_repeats((*self.graph.inputs, *missing))
                 stems = folders.number_stems(missing, "t")
                 above = region.find_upstream(self.graph, missing)
                 with self.reference.exclusive():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.search.driver import Search
 from subgraph.search.oracle import (
     Finding,
@@ -417,4 +417,4 @@ def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
     readers = {k for k, row in enumerate(state.parents) if not inside.isdisjoint(row)}
     added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]
     rests = [tuple(sorted({*scope, *some})) for some in added]
-    return list(dict.fromkeys([*rests, tuple(k for k in scope if k not in readers)]))
+    return drop_repeats([*rests, tuple(k for k in scope if k not in readers)])

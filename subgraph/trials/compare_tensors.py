@@ -32,7 +32,7 @@ from subgraph.inspection.drawn_network import make_labeled_network
 from subgraph.inspection.validate import explain_refusal
 from subgraph.log import log
 from subgraph.origins.source import Source, find_source
-from subgraph.reach import group_values
+from subgraph.reach import drop_repeats, group_values
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
     Agreement,
@@ -401,7 +401,7 @@ def _mark_unresolved(whole: Verdict) -> str:
     if whole.is_mute:
         return clean(whole.why)
     rows = (j for j in whole.outputs if j.status is whole.status and not is_mute(j))
-    unknown = list(dict.fromkeys(j.name for j in rows))
+    unknown = drop_repeats(j.name for j in rows)
     if not unknown:
         return "the full model returned nothing to compare"
     more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""

@@ -10,7 +10,7 @@ from subgraph import plugins
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
 from subgraph.log import log
-from subgraph.reach import restrict
+from subgraph.reach import drop_repeats, restrict
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
@@ -55,7 +55,7 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
 def sentence(trials: Trials, region: Region) -> str:
     """Return the provider that computed a region that is wrong alone; "" if it is unknown."""
     found = find_region_providers(trials, region)
-    names = list(dict.fromkeys(found.values()))
+    names = drop_repeats(found.values())
     by = " and ".join(map(clean, names))
     if len(found) == len(region.nodes) and all(_elsewhere(trials.runtime, name) for name in names):
         return f"computed by {by}: the fault is not that of {clean(trials.runtime.candidate.name)}"

@@ -32,7 +32,7 @@ from typing import TypeAlias
 from subgraph.errors import OutOfTime, OutputError, SubcutError
 from subgraph.graph.quantization import finds_scales
 from subgraph.log import log
-from subgraph.reach import flatten
+from subgraph.reach import drop_repeats, flatten
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.inputs import DRAWS
 from subgraph.runtime.reference import Reference
@@ -392,7 +392,7 @@ def age(trials: Trials) -> str:
     old = sorted(made for made in times if 0 < made < trials.log.began - OLD)
     if not old:
         return ""
-    days = list(dict.fromkeys((_day(old[0]), _day(old[-1]))))
+    days = drop_repeats((_day(old[0]), _day(old[-1])))
     return (
         f"{len(old)} of {len(times)} results were stored on {' to '.join(days)}; --fresh runs"
         " everything again"

@@ -44,7 +44,7 @@ from subgraph.graph.properties import SUMS
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
-from subgraph.reach import pick
+from subgraph.reach import drop_repeats, pick
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.dtypes import name_of
@@ -160,7 +160,7 @@ class NoiseSampler:
             ModelError, InputError: the reference does not build or run the changed model, or all
                 attempts are void.
         """
-        names = list(dict.fromkeys((*self.region.outputs, *(() if run.rounded else self.ranked))))
+        names = drop_repeats((*self.region.outputs, *(() if run.rounded else self.ranked)))
         if self._loaded != run.model:
             self._build(run, names)
         wanted = [*names, *filter(None, [self._instrumented.check])]

@@ -23,6 +23,7 @@ import numpy as np
 
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
+from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import model_digest
 from subgraph.log import log
 from subgraph.questions.planning.lists import Kept
@@ -75,76 +76,26 @@ class Tried:
         return len(self.levels)
 
 
-@dataclass
-class Planner:
-    """Runs models in which some places are kept. Several threads may use it at once.
+@frozen
+class LoweredModels:
+    """The models in which some places of a model are kept, and the others are lowered.
 
     Attributes:
-        trials: The candidate and its judge.
+        graph: The model.
         twin: The lowering.
         unit: The unit that is kept as one.
         gears: The lowerings between the lowered model and float, by name, the lowest first.
-        jobs: Number of models that run at once.
-        tried: Every model that was judged, in the order of the runs.
-        errors: By place, how far the outputs deviate if it alone is lowered; infinite if that model
-            does not run.
-        estimates: By place, an estimate of its error: that of its neighbors together, shared out.
-        ranking: Number of runs for the estimates.
-        problem: The reason why there is no plan, other than that the time is used up; "" if there
-            may be a plan.
-        is_wrong: Whether the problem is that the float model was judged, and is not accepted.
     """
 
-    trials: Trials
+    graph: Graph
     twin: Twin
     unit: Unit
     gears: Mapping[str, Twin] = field(default_factory=dict)
-    jobs: int = 1
-    tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
-    errors: dict[int, float] = field(default_factory=dict)
-    estimates: dict[int, float] = field(default_factory=dict)
-    ranking: int = 0
-    problem: str = ""
-    is_wrong: bool = False
-    _lock: Lock = field(default_factory=Lock)
-
-    @cached_property
-    def _turns(self) -> Semaphore:
-        """The semaphore that each run holds."""
-        return Semaphore(self.jobs)
 
     @cached_property
     def places(self) -> list[Place]:
-        return places(self.trials.graph, self.twin, self.unit)
-
-    @property
-    def runs(self) -> int:
-        """Number of models that were run, stored ones among them."""
-        return len(self.tried) + len(self.errors) + self.ranking
-
-    @property
-    def outputs(self) -> list[str]:
-        return [n for n in self.trials.graph.outputs if n in self.trials.graph.maker]
-
-    @cached_property
-    def _identity(self) -> str:
-        trials = self.trials
-        other = self.trials.runtime.own_model
-        fed = [
-            trials.model.values.digest([sample[n] for n in trials.graph.inputs])
-            for sample in trials.model.values.records
-        ]
-        lowering = (
-            other.identity if other else self.twin.precision
-        )  # a command is part of the candidate's key
-        return digest(
-            "plan/3",
-            __version__,
-            model_digest(trials.graph),
-            lowering,
-            trials.processes.runs.candidate_key.text,
-            *fed,
-        )
+        """The places, in the order of their numbers."""
+        return places(self.graph, self.twin, self.unit)
 
     @property
     def _gears(self) -> list[tuple[str, Twin]]:
@@ -160,14 +111,10 @@ class Planner:
         for k, place in enumerate(self.places if not self.twin.by_command else ()):
             level = levels.get(k, 0)
             if level == 0:
-                found |= self.how_of(place)
+                found |= {read: self.twin.lowering(read) for read in place.reads}
             elif level <= len(self.gears):
                 found |= self._at(place, self._gears[level - 1][1])
         return found
-
-    def how_of(self, place: Place) -> dict[Read, Lowering]:
-        """Return the lowering of the reads of a place."""
-        return {read: self.twin.lowering(read) for read in place.reads}
 
     def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
         """Return the lowering of a place at a gear; empty if it cannot be lowered so."""
@@ -181,17 +128,10 @@ class Planner:
     def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
         """Return the model with these levels; the float model itself where the candidate's command
         lowers it. `simulated`: as of `lower_model`."""
-        graph = self.trials.graph
+        graph = self.graph
         if self.twin.by_command:
             return Draft(graph)
         return lower_model(graph, self.how(levels), simulated=simulated)
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the candidate does not round between float16 nodes, so that the models that it
-        runs do."""
-        candidate = self.trials.runtime.candidate
-        return candidate.can.half_as_float and not candidate.device
 
     def find_kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
         """Return the nodes and tensors that the lists name.
@@ -201,7 +141,7 @@ class Planner:
             rounds: How often the list is widened by the producers of the tensors that its nodes
                 read, and of its outputs.
         """
-        graph = self.trials.graph
+        graph = self.graph
         reads = list(flatten(self.places[k].reads for k in kept))
         outputs = sorted({name for i, name in reads if i == OUTPUT})
         nodes = {i for i, _ in reads if i != OUTPUT}
@@ -211,6 +151,72 @@ class Planner:
         order = graph.in_order(nodes)
         tensors = list(graph.iter_outputs(order))
         return Kept([graph.label(i) for i in order], tensors, outputs)
+
+    def describe_gears(self, levels: Levels) -> str:
+        """Return the number of places at each gear: `, 3 in float16`."""
+        lower = Counter(
+            self.gear_name(level) for level in levels.values() if level <= len(self.gears)
+        )
+        return "".join(f", {number} in {name}" for name, number in lower.items())
+
+    def gear_name(self, level: int) -> str:
+        """Return the name of the gear of a kept place, or "float32"."""
+        return "float32" if level > len(self.gears) else self._gears[level - 1][0]
+
+    def lower(self, levels: Levels, place: int) -> Levels:
+        """Return the levels with one place at its next lower level."""
+        level = levels[place] - 1
+        while level and not self._at(self.places[place], self._gears[level - 1][1]):
+            level -= 1
+        rest = {k: v for k, v in levels.items() if k != place}
+        return {**rest, place: level} if level else rest
+
+
+@frozen
+class ModelRunner:
+    """Runs lowered models, and judges their outputs. Several threads may use it at once.
+
+    Attributes:
+        trials: The candidate and its judge.
+        models: The lowered models.
+        turns: The lock that each run waits for and holds.
+    """
+
+    trials: Trials
+    models: LoweredModels
+    turns: Semaphore
+
+    @property
+    def outputs(self) -> list[str]:
+        """The outputs that a node computes."""
+        return [n for n in self.models.graph.outputs if n in self.models.graph.maker]
+
+    @cached_property
+    def _identity(self) -> str:
+        trials = self.trials
+        other = trials.runtime.own_model
+        fed = [
+            trials.model.values.digest([sample[n] for n in trials.graph.inputs])
+            for sample in trials.model.values.records
+        ]
+        lowering = (
+            other.identity if other else self.models.twin.precision
+        )  # a command is part of the candidate's key
+        return digest(
+            "plan/3",
+            __version__,
+            model_digest(trials.graph),
+            lowering,
+            trials.processes.runs.candidate_key.text,
+            *fed,
+        )
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the candidate does not round between float16 nodes, so that the models that it
+        runs do."""
+        candidate = self.trials.runtime.candidate
+        return candidate.can.half_as_float and not candidate.device
 
     def judge_file(self, model: Path) -> Judged:
         """Return the judgement on another model with the same inputs and outputs.
@@ -256,7 +262,7 @@ class Planner:
             if self.is_over():
                 raise OutOfTime("the time is used up", code="time.used-up")
             with self.trials.model.temporary_folder() as folder:
-                return self.trials.runtime.workers.run(job(folder, into), self._turns)
+                return self.trials.runtime.workers.run(job(folder, into), self.turns)
 
         return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
 
@@ -265,12 +271,12 @@ class Planner:
         which another unit numbers otherwise."""
         types = {
             read: "" if isinstance(form, Dynamic) else form.dtype
-            for read, form in self.how(levels).items()
+            for read, form in self.models.how(levels).items()
         }
         reads = [
             f"{i} {name} {dtype}" for (i, name), dtype in types.items()
         ]  # `_identity` has the scales
-        kept = self.find_kept_nodes(levels).nodes if self.twin.by_command else ()
+        kept = self.models.find_kept_nodes(levels).nodes if self.models.twin.by_command else ()
         return digest(self._identity, [*kept], sorted(reads))
 
     def is_over(self) -> bool:
@@ -280,39 +286,71 @@ class Planner:
     def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
         """Return a run of the model with these levels; it is written to the folder."""
         options = self.trials.runtime.candidate.options
-        self.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
-        if self.twin.by_command:
-            options = {**options, "keep": render(self.find_kept_nodes(levels))}
+        models = self.models
+        models.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
+        if models.twin.by_command:
+            options = {**options, "keep": render(models.find_kept_nodes(levels))}
         return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
 
     def _feeds(self, samples: int | None = None) -> list[list[Record]]:
         names = list(self.trials.graph.inputs)
         return [[sample[n] for n in names] for sample in self.trials.model.values.records[:samples]]
 
+
+@dataclass
+class Planner:
+    """Searches the smallest set of places to keep. Several threads may use it at once.
+
+    Attributes:
+        trials: The candidate and its judge.
+        models: The lowered models.
+        jobs: Number of models that run at once.
+        tried: Every model that was judged, in the order of the runs.
+        errors: By place, how far the outputs deviate if it alone is lowered; infinite if that model
+            does not run.
+        estimates: By place, an estimate of its error: that of its neighbors together, shared out.
+        ranking: Number of runs for the estimates.
+        problem: The reason why there is no plan, other than that the time is used up; "" if there
+            may be a plan.
+        is_wrong: Whether the problem is that the float model was judged, and is not accepted.
+    """
+
+    trials: Trials
+    models: LoweredModels
+    jobs: int = 1
+    tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
+    errors: dict[int, float] = field(default_factory=dict)
+    estimates: dict[int, float] = field(default_factory=dict)
+    ranking: int = 0
+    problem: str = ""
+    is_wrong: bool = False
+    _lock: Lock = field(default_factory=Lock)
+
+    @cached_property
+    def runner(self) -> ModelRunner:
+        """The runs of the models, at most `jobs` at once."""
+        return ModelRunner(self.trials, self.models, Semaphore(self.jobs))
+
+    @property
+    def runs(self) -> int:
+        """Number of models that were run, stored ones among them."""
+        return len(self.tried) + len(self.errors) + self.ranking
+
     def judge(self, levels: Levels) -> Judged:
         """Judge the model with these levels; run once."""
         key = frozenset(levels.items())
         if key not in self.tried:
-            judged = self.accept(self.run(levels))
+            judged = self.runner.accept(self.runner.run(levels))
             with self._lock:
                 self.tried[key] = Tried(levels, judged)
                 number = len(self.tried)
             what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(
                 judged.status, "unresolved"
             )
-            kept = f"{len(key)} of {len(self.places)} places kept{self._gears_in(levels)}"
+            gears = self.models.describe_gears(levels)
+            kept = f"{len(key)} of {len(self.models.places)} places kept{gears}"
             log.info("%d: %s: %s   %s", number, kept, what, judged.why)
         return self.tried[key].judged
-
-    def _gears_in(self, levels: Levels) -> str:
-        lower = Counter(
-            self.gear_name(level) for level in levels.values() if level <= len(self.gears)
-        )
-        return "".join(f", {number} in {name}" for name, number in lower.items())
-
-    def gear_name(self, level: int) -> str:
-        """Return the name of the gear of a kept place, or "float32"."""
-        return "float32" if level > len(self.gears) else self._gears[level - 1][0]
 
     @cached_property
     def as_it_is(self) -> Judged:
@@ -324,7 +362,7 @@ class Planner:
         try:
             if trials.runtime.own_model is None:
                 return self.judge({})
-            return self.accept(trials.run(trials.model.whole()))
+            return self.runner.accept(trials.run(trials.model.whole()))
         except SubcutError as e:
             return not_run(e.what)
 
@@ -337,7 +375,7 @@ class Planner:
         Raises:
             OutOfTime: that half is used up.
         """
-        every: Sequence[int] = range(len(self.places))
+        every: Sequence[int] = range(len(self.models.places))
         until = time.monotonic() + self.trials.runtime.workers.deadline.timeout(math.inf) / 2
         if math.isfinite(until) and len(every) > MANY:
             self._estimate(until)
@@ -345,7 +383,7 @@ class Planner:
         for (k,), error in self._iter_errors([[k] for k in every], until):
             self.errors[k] = error
             extra = {"step": len(self.errors), "of": len(every), "sparse": True}
-            log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
+            log.info("%s alone: off by %.2g", self.models.places[k].name, error, extra=extra)
 
     def _estimate(self, until: float) -> None:
         """Measure the errors of neighbors together on the first sample, in equal shares.
@@ -353,7 +391,7 @@ class Planner:
         Raises:
             OutOfTime: it is later than `until`.
         """
-        every = range(len(self.places))
+        every = range(len(self.models.places))
         groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
         self.estimates = dict.fromkeys(every, 0.0)
         for group, error in self._iter_errors(groups, until, samples=1):
@@ -379,8 +417,9 @@ class Planner:
     def _error_of(self, group: Collection[int], until: float, samples: int | None) -> float:
         if time.monotonic() > until:
             raise OutOfTime("the time for measuring is used up", code="time.used-up")
-        result = self.run(
-            self.in_float([k for k in range(len(self.places)) if k not in group]), samples
+        result = self.runner.run(
+            self.models.in_float([k for k in range(len(self.models.places)) if k not in group]),
+            samples,
         )
         if result.failure:
             return math.inf
@@ -388,7 +427,7 @@ class Planner:
             (records[n].array(), sample[n].array())
             for (records, sample), n in product(
                 zip(self.trials.model.values.records, result.tensors, strict=samples is None),
-                self.outputs,
+                self.runner.outputs,
             )
             if n in sample and records[n].form == "tensor"
         ]
@@ -404,13 +443,13 @@ class Planner:
             BackendError: The candidate runs nothing, or its outputs break the contract.
             Refused: The candidate's file does not load, and its nodes do.
         """
-        every = frozenset(range(len(self.places)))
+        every = frozenset(range(len(self.models.places)))
         in_float = with_own_model(self.trials, None)
         try:
-            require_usable(in_float, self.run({}))
+            require_usable(in_float, self.runner.run({}))
             if self.judge({}).agrees:
                 return Found((), 0)
-            if not (judged := self.judge(self.in_float(every))).agrees:
+            if not (judged := self.judge(self.models.in_float(every))).agrees:
                 reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
                 self.problem += f"; {reason.says}" if reason else ""
@@ -422,9 +461,9 @@ class Planner:
         with suppress(OutOfTime):
             self.measure()
         order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
-        found = smallest(order, lambda kept: self.judge(self.in_float(kept)).agrees)
-        levels = self._lowest_gears(self.in_float(found.kept))
-        refused = (self.tried.get(frozenset(self._lower(levels, k).items())) for k in levels)
+        found = smallest(order, lambda kept: self.judge(self.models.in_float(kept)).agrees)
+        levels = self._lowest_gears(self.models.in_float(found.kept))
+        refused = (self.tried.get(frozenset(self.models.lower(levels, k).items())) for k in levels)
         proven = sum(one is not None and one.judged.fails for one in refused)
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)
 
@@ -432,24 +471,17 @@ class Planner:
         """Return how far the outputs deviate by this place, as far as it was measured."""
         return self.errors.get(place, self.estimates.get(place, 0.0))
 
-    def _lower(self, levels: Levels, place: int) -> Levels:
-        """Return the levels with one place at its next lower level."""
-        level = levels[place] - 1
-        while level and not self._at(self.places[place], self._gears[level - 1][1]):
-            level -= 1
-        rest = {k: v for k, v in levels.items() if k != place}
-        return {**rest, place: level} if level else rest
-
     def _lowest_gears(self, levels: Levels) -> Levels:
         """Each kept place at the lowest level that is accepted, the least sensitive first, until
         none can be lower."""
-        lowered = bool(self.gears)
+        lowered = bool(self.models.gears)
         try:
             while lowered:
                 lowered = False
                 for place in reversed(list(levels)):
                     while (
-                        place in levels and self.judge(lower := self._lower(levels, place)).agrees
+                        place in levels
+                        and self.judge(lower := self.models.lower(levels, place)).agrees
                     ):
                         levels = lower
                         lowered = True

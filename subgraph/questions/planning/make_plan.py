@@ -21,7 +21,7 @@ from subgraph.precision import Precision
 from subgraph.project import parse_seconds
 from subgraph.questions.bisection.items import NodeItems, items_of
 from subgraph.questions.planning import lower, places, scales
-from subgraph.questions.planning.find_plan import Planner, compare_outputs, distance
+from subgraph.questions.planning.find_plan import LoweredModels, Planner, compare_outputs, distance
 from subgraph.questions.planning.lower import count_bytes
 from subgraph.questions.planning.places import GEARS, Twin, Unit, gear
 from subgraph.questions.planning.result_folder import describe_kept_places, save
@@ -194,8 +194,9 @@ def make_plan(
     with _open(graph, setup, reference, request, end) as (trials, twin, scaled):
         between = _make_gears(trials.model, twin, request.gears)
         unit = Unit(request.unit or Unit.NODE)
-        planner = Planner(trials, twin, unit, between, request.jobs)
-        trials.model.values.need(planner.outputs)
+        models = LoweredModels(trials.graph, twin, unit, between)
+        planner = Planner(trials, models, request.jobs)
+        trials.model.values.need(planner.runner.outputs)
         if setup.score:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
@@ -245,9 +246,9 @@ def _describe_other_error(planner: Planner) -> str:
     if result.failure:
         return ""
     verdict = trials.judge.verdict(whole, result)
-    lowered = planner.run({}).tensors if verdict.fails else ()
+    lowered = planner.runner.run({}).tensors if verdict.fails else ()
     for k, other in enumerate(lowered):
-        for name in planner.outputs:
+        for name in planner.runner.outputs:
             exact = trials.model.values.records[k][name].array()
             error = distance(exact, result.tensors[k][name].array())
             if error > MAX_RATIO * distance(exact, other[name].array()):
@@ -362,7 +363,7 @@ def _make_document(
     score = _make_score(planner, found)
     unsure = bool(score and score.plan is not None and not score.sure)
     tried = sorted(planner.tried.values(), key=lambda t: t.kept)
-    own_model = not planner.twin.by_command
+    own_model = not planner.models.twin.by_command
     code = 5 if found is None or unsure else 0
     if planner.is_wrong:
         code = 1
@@ -372,17 +373,19 @@ def _make_document(
         notes=_find_notes(planner, found, scales),
         command=command,
         setup=PlanSetup(
-            precision=planner.twin.precision,
-            unit=planner.unit,
+            precision=planner.models.twin.precision,
+            unit=planner.models.unit,
             criterion=score.words if score else planner.trials.judge.criterion,
-            places=len(planner.places),
+            places=len(planner.models.places),
         ),
         result=PlanResult(
             kept=None if found is None else describe_kept_places(planner, found),
             minimal=bool(found and found.minimal),
             proven=found.proven if found else 0,
             score=score,
-            weights=count_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
+            weights=count_bytes(
+                planner.trials.graph, planner.models.twin, planner.models.how(found.levels)
+            )
             if found and own_model
             else None,
             scales=scales,
@@ -392,7 +395,7 @@ def _make_document(
             seconds=round(time.monotonic() - began, 3),
             tried=[PlanTried(t.kept, t.judged.agrees, t.judged.score, t.judged.why) for t in tried],
             sensitivity=[
-                PlaceError(planner.places[k].name, error)
+                PlaceError(planner.models.places[k].name, error)
                 for k, error in sorted(planner.errors.items())
             ],
         ),
@@ -409,11 +412,11 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
     notes = []
     graph = planner.trials.graph
     if scales and not scales.tensors:
-        notes.append(f"no scale helps in {planner.twin.precision} on these inputs")
+        notes.append(f"no scale helps in {planner.models.twin.precision} on these inputs")
     if scales and (left := [clean(t.name) for t in scales.tensors if t.exponent is None]):
-        what = f"beyond the range of {planner.twin.precision}: {', '.join(left[:MAX_NAMED])}"
+        what = f"beyond the range of {planner.models.twin.precision}: {', '.join(left[:MAX_NAMED])}"
         notes.append(f"{what}; no power of two that could be folded in cures it")
-    is_lowered_here = not planner.trials.runtime.own_model and planner.twin.rounded
+    is_lowered_here = not planner.trials.runtime.own_model and planner.models.twin.rounded
     if scales is None and is_lowered_here and math.inf in planner.errors.values():
         notes.append("values overflow or vanish: --rescale scales them by powers of two instead")
     if lost := sum(t.judged.is_unresolved for t in planner.tried.values()):
@@ -421,11 +424,11 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
             f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v"
             " shows why"
         )
-    if own := len(planner.twin.own):
+    if own := len(planner.models.twin.own):
         what = f"{count(own, 'weight')} with other values in the lowered model (folded, perhaps)"
         notes.append(f"{what}: quantized again")
     kept = found.kept if found else ()
-    if len(kept) > len(planner.places) / 2:
+    if len(kept) > len(planner.models.places) / 2:
         alone = median(map(planner.sensitivity, kept))
         each = (
             f"each alone deviates by {alone:.1g} in the median"
@@ -433,7 +436,7 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
             else "more time keeps fewer"
         )
         notes.append(f"more than half of the places stay: {each}")
-    nodes = set[int]().union(*(planner.places[k].nodes for k in kept))
+    nodes = set[int]().union(*(planner.models.places[k].nodes for k in kept))
     if unnamed := sum(not graph.nodes[i].name for i in nodes):
         notes.append(
             f"{count(unnamed, 'kept node')} without a name: the lists of other tools cannot name"
@@ -449,7 +452,9 @@ def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
         return None
     kept = None if found is None else planner.judge(found.levels)
     interval = (
-        if_time(lambda: score.interval(planner.run(found.levels).tensors), None) if found else None
+        if_time(lambda: score.interval(planner.runner.run(found.levels).tensors), None)
+        if found
+        else None
     )
     return PlanScore(
         words=score.wanted.words,

@@ -58,8 +58,8 @@ def save(
     """
     with folders.aside(place.path) as work:
         model = None
-        if not planner.twin.by_command:
-            planner.draft(found.levels).save(work / MODEL)
+        if not planner.models.twin.by_command:
+            planner.models.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
         result = document.result
         if (scales := result.scales) and (scales.weights or scales.factors):
@@ -94,7 +94,7 @@ def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
     graph = planner.trials.graph
     kept = []
     for k, level in found.levels.items():
-        place = planner.places[k]
+        place = planner.models.places[k]
         kept.append(
             KeptPlace(
                 name=place.name,
@@ -102,7 +102,7 @@ def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
                 ops=[graph.ops[i] for i in place.nodes],
                 tensors=sorted({name for _, name in place.reads if name}),
                 error=planner.errors.get(k),
-                gear=planner.gear_name(level),
+                gear=planner.models.gear_name(level),
             )
         )
     return kept
@@ -119,7 +119,7 @@ def try_list(
         to: The precision to which the plan lowered the model; None if the user named the lowered
             model.
     """
-    narrowest = planner.find_kept_nodes(found.kept)
+    narrowest = planner.models.find_kept_nodes(found.kept)
     if not to or not hasattr(module, "apply") or not module.is_usable(to):
         return narrowest, None
     model = planner.trials.model
@@ -143,7 +143,7 @@ def try_list(
             first = first or tried
             rounds = max(1, 2 * rounds)
             before = wider
-            wider = planner.find_kept_nodes(found.kept, rounds)
+            wider = planner.models.find_kept_nodes(found.kept, rounds)
             if len(wider.nodes) == len(before.nodes):
                 break
     except OutOfTime as e:
@@ -161,7 +161,7 @@ def _judge(planner: Planner, tool: str, module: ModuleType, kept: Kept, convert:
     listed = folder / module.FILE
     listed.write_text(module.render(kept), encoding="utf-8")
     try:
-        return planner.judge_file(convert(listed, folder))
+        return planner.runner.judge_file(convert(listed, folder))
     except OutOfTime:
         raise
     except SubcutError as e:

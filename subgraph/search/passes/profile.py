@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from subgraph.reach import pick, ungroup
+from subgraph.reach import drop_repeats, pick, ungroup
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Answer, Items, Purpose, QueryKind
 from subgraph.search.passes.halve import gallop_back
@@ -116,7 +116,7 @@ def nearest_last(parents: Sequence[Sequence[int]], items: Iterable[int], last: i
             for k, p in ungroup((k, parents[k]) for k in level)
             if p in inside and distance.setdefault(p, distance[k] + 1) == distance[k] + 1
         ]
-        level = list(dict.fromkeys(level))
+        level = drop_repeats(level)
     return tuple(sorted(distance, key=lambda k: (-distance[k], k)))
 
 

@@ -25,7 +25,7 @@ from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.precision import Precision
 from subgraph.questions.planning import find_plan, quantize_main
-from subgraph.questions.planning.find_plan import Planner, distance
+from subgraph.questions.planning.find_plan import LoweredModels, ModelRunner, Planner, distance
 from subgraph.questions.planning.places import Unit, lower_by_command
 from subgraph.reports.html import render_plan
 from subgraph.results.plan import PlanDocument
@@ -263,11 +263,11 @@ def test_plan_at_the_end_of_the_time_is_written(
 ) -> None:
     left = [asked]
 
-    def is_over(_: Planner) -> bool:
+    def is_over(_: ModelRunner) -> bool:
         left[0] -= 1
         return left[0] < 0
 
-    monkeypatch.setattr(Planner, "is_over", is_over)
+    monkeypatch.setattr(ModelRunner, "is_over", is_over)
     done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--fresh")
     document = done.document
     assert done.code == 0 and document["kept"] and not document["minimal"], done
@@ -326,9 +326,11 @@ def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None
         processes=SimpleNamespace(runs=SimpleNamespace(candidate_key=key)),
     )
     twin = lower_by_command(graph, Precision.INT8)
-    node, operator = (Planner(trials, twin, unit) for unit in (Unit.NODE, Unit.OPERATOR))
-    assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
-    assert [p.name for p in operator.places] == ["MatMul", "Relu", "Tanh"]
+    units = (Unit.NODE, Unit.OPERATOR)
+    node_models, operator_models = (LoweredModels(graph, twin, unit) for unit in units)
+    assert [p.name for p in node_models.places] == ["first", "relu", "second", "tanh", "last"]
+    assert [p.name for p in operator_models.places] == ["MatMul", "Relu", "Tanh"]
+    node, operator = (Planner(trials, m).runner for m in (node_models, operator_models))
     assert node.key_of({0: 1}) != operator.key_of({0: 1}) and node.key_of({}) == operator.key_of({})
     assert node.key_of({0: 1, 2: 1, 4: 1}) == operator.key_of({0: 1})
 
@@ -384,17 +386,17 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
         trials: Any = SimpleNamespace(
             runtime=SimpleNamespace(workers=SimpleNamespace(deadline=Deadline(left), turns=None))
         )
-        planner = Planner(trials, None, Unit.NODE)  # type: ignore[arg-type]
-        vars(planner)["places"] = [SimpleNamespace(name=f"n{k}") for k in range(160)]
+        places = [SimpleNamespace(name=f"n{k}") for k in range(160)]
+        models: Any = SimpleNamespace(places=places)
+        planner = Planner(trials, models)
         monkeypatch.setattr(planner, "_error_of", error_of)
         with nullcontext() if left == math.inf else pytest.raises(OutOfTime):
             planner.measure()
         assert len(planner.errors) == measured and planner.runs == measured + (
             10 if left < math.inf else 0
         )
-        assert sorted(planner.places, key=lambda p: -planner.sensitivity(planner.places.index(p)))[
-            :2
-        ] == [planner.places[70], planner.places[71]]
+        order = sorted(places, key=lambda p: -planner.sensitivity(places.index(p)))
+        assert order[:2] == [places[70], places[71]]
         assert clock[0] <= (left / 2 + 1 if left < math.inf else 160)
 
 

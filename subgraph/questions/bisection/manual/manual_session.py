@@ -31,6 +31,7 @@ from subgraph.precision import Precision
 from subgraph.questions.bisection.manual import MAX_BATCH, tasks
 from subgraph.questions.bisection.manual.outputs import TaskFolders
 from subgraph.questions.bisection.manual.tasks import TaskFormat
+from subgraph.reach import drop_repeats
 from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
@@ -291,7 +292,7 @@ def answer(session: Session, numbers: Sequence[int], word: str) -> Session:
             "name one",
             code="manual.ambiguous-task",
         )
-    numbers = list(dict.fromkeys(numbers)) or session.open[:1]
+    numbers = drop_repeats(numbers) or session.open[:1]
     for number in numbers:
         _require_unanswered(session, number)
     return _add_to_log(session, numbers, word)

@@ -10,6 +10,7 @@ import onnx
 
 from subgraph.errors import UsageError
 from subgraph.questions.blame.makers import Making
+from subgraph.reach import drop_repeats
 from subgraph.text import nearest
 from subgraph.types import StringMap, frozen
 
@@ -110,4 +111,4 @@ class Quantizer:
 
         known = set[str]().union(*(getattr(registry, name) for name in self.registries))
         nodes = onnx.load(making.model, load_external_data=False).graph.node
-        return list(dict.fromkeys(node.op_type for node in nodes if node.op_type in known))
+        return drop_repeats(node.op_type for node in nodes if node.op_type in known)
