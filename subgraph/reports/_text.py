@@ -197,7 +197,9 @@ def _whole(whole: WholeDocument) -> list[str]:
         f"{name}: {prediction(shares.top1, shares.top5)}" for name, shares in whole.ranking.items()
     ]
     lines += [f"| {line}" for line in stderr_lines(whole)]
-    lines.append(f"built in {seconds(whole.build_seconds)}, ran in {seconds(whole.run_seconds)}")
+    if whole.build_seconds or whole.run_seconds:
+        times = seconds(whole.build_seconds), seconds(whole.run_seconds)
+        lines.append("built in {}, ran in {}".format(*times))
     return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
 
 

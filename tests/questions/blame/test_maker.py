@@ -254,6 +254,11 @@ def test_command_that_fails(tmp_path: Path) -> None:
         cmd.make(making(tmp_path), command)
 
 
+def test_command_that_is_missing(tmp_path: Path) -> None:
+    with raises(UsageError, "command.not-runnable", "no-such-tool"):
+        cmd.make(making(tmp_path), "no-such-tool {model} {skip:A}")
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "problem"),
     [

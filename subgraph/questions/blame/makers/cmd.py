@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from subgraph import children, system
-from subgraph.errors import Refused, UsageError
+from subgraph.errors import Refused, UsageError, explain_os_error
 from subgraph.questions.blame.makers import Making
 from subgraph.runtime.command_line import fill
 
@@ -34,7 +34,9 @@ def make(making: Making, command: str) -> None:
     skip = ",".join(name for name in steps(making, command) if name in making.skip)
     places = {"model": str(making.model), "made": str(making.made)}
     words = [fill(PLACE.sub(lambda _: skip, word), places) for word in system.split(command)]
-    done = children.run(words, timeout=SECONDS)
+    what = f"cannot run {words[0]}"
+    with explain_os_error(UsageError, what, "check its path", code="command.not-runnable"):
+        done = children.run(words, timeout=SECONDS)
     if done.code:
         said = " ".join(done.last_lines(1))
         raise Refused(f"{words[0]} ended with exit code {done.code}: {said}", code="command.failed")
