@@ -66,7 +66,7 @@ def blame(
 
     The search names the region first. Then passes of the optimizer and the candidate's options are
     turned off, and with --versions other releases are installed apart and tried. Each possible cure
-    runs on the whole model, on all samples and on three more inputs drawn like them: only what
+    runs on the full model, on all samples and on three more inputs drawn like them: only what
     agrees there is proven. With --made-by a tool makes the candidate's model, and its steps
     are left out in turn.
 

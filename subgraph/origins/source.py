@@ -51,7 +51,7 @@ class Source:
         line: The line of that call.
         code: The code of that call.
         derived: The direction of the node whose origin this is, if the node itself has no
-            metadata: `before` for a producer, another word for a consumer (see `find_source`).
+            metadata: `before` for a producer, `after` for a consumer.
     """
 
     module: str
@@ -83,7 +83,7 @@ def find_source(graph: Graph, index: int) -> Source | None:
         return _read_own_source(graph, index)
     makers = [graph.maker[name] for name in graph.reads[index] if name in graph.maker]
     readers = list(flatten(graph.readers.get(name, ()) for name in graph.makes[index]))
-    around = [*((i, "before") for i in makers), *((i, "behind") for i in readers)]
+    around = [*((i, "before") for i in makers), *((i, "after") for i in readers)]
     found = (
         (_read_own_source(graph, i), where) for i, where in around if graph.nodes[i].metadata_props
     )

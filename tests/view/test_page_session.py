@@ -507,7 +507,7 @@ def test_node_tells_its_source_line(tmp_path: Path) -> None:
     options = ViewOptions({}, (), (), (), (), tmp_path / "out")
     session = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", options)
     assert has_line(session.node(1)["source"], "u/net.py:7")
-    assert has_line(session.node(0)["source"], "node behind")  # it has none of its own
+    assert has_line(session.node(0)["source"], "node after")  # it has none of its own
     assert "\u202e" not in session.node(0)["label"]  # it would reverse what stands behind it
     assert "\u202e" not in session.about()["labels"][0]
 

@@ -22,7 +22,7 @@ def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]
             if name in edges:
                 copied.output[k] = new.name("apart")
                 barrier(new, copied.output[k], name, source.element(name))
-        return f"{words} behind"
+        return f"{words} after"
 
     return form
 

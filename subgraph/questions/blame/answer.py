@@ -97,7 +97,7 @@ def paragraph(found: BlameDocument) -> str:
     if cause.attributes:
         lines.append(f"- Attribute: right without {' or '.join(map(code, cause.attributes))}")
     proven = [cure for cure in cause.cures if cure.proven]
-    lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
+    lines += [f"- Cure, proven on the full model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
     others = [cure for cure in cause.cures if not cure.proven]
     lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
     if found.exit_code == 1 and not proven:

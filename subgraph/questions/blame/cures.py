@@ -65,7 +65,7 @@ class Prover:
 
     def try_candidate(self, kind: str, what: str, how: str, candidate: Candidate) -> Cure:
         """Return the result of another candidate on the full model."""
-        log.info("cure? %s, on the whole model", clean(what))
+        log.info("cure? %s, on the full model", clean(what))
         self.runs += 1
         try:
             with _sharing(self.trials, candidate, f"cure-{self.runs}") as other:

@@ -126,7 +126,7 @@ class Rewriter:
             equal = original.compare(form.model)
             if equal not in PROVEN:
                 return None
-            log.info("cure? %s, on the whole model", clean(form.words))
+            log.info("cure? %s, on the full model", clean(form.words))
             name = f"{safe_name(form.name)}-{self.tried}.onnx"
             self._whole(form, path).save(self.work / name)
             cure = self.prover.try_model(form.words, self.work / name)
