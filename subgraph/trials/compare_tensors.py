@@ -96,7 +96,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import make_wanted
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
-from subgraph.types import JsonObject, Shapes, Strings, frozen
+from subgraph.types import JsonObject, Shapes, Strings, frozen, frozen_keywords
 from subgraph.verdict import (
     NUMBERS,
     Judgement,
@@ -171,6 +171,32 @@ class ComparisonRow:
         return replace(self, in_place=in_place, alone=alone, verdict=verdict, steps=True)
 
 
+@frozen_keywords
+class FullModelFacts:
+    """What the runs of the full model show in addition to the verdicts.
+
+    Attributes:
+        ranking: Top-1 and top-5 agreement by output that looks like class scores, the worst over
+            all samples.
+        forms: The forms of the full model that were tried.
+        disturbance: How far reading the intermediate tensors moved the outputs, relative to their
+            largest value.
+        score: The score of the task, if it judges the full model; else None.
+        flaky_outputs: Outputs that differ in a second run of the full model.
+        precise: The runtime's setting for full precision, if the outputs agree with it alone; else
+            None.
+        power: The planted faults that would show; None without planted faults.
+    """
+
+    ranking: Ranking
+    forms: FormsTried
+    disturbance: float
+    score: ScoreDocument | None
+    flaky_outputs: Strings
+    precise: PreciseSetting | None
+    power: PowerDocument | None = None
+
+
 @frozen
 class Comparison:
     """The tensors of a candidate, compared with those of the reference.
@@ -178,8 +204,7 @@ class Comparison:
     Attributes:
         whole: The verdict on the full model, undisturbed.
         in_place: The verdict on one run with all tensors as outputs.
-        ranking: Top-1 and top-5 agreement by output that looks like class scores, the worst over
-            all samples.
+        full: Further facts about the full model.
         rows: The tensors in topological order; with `stopped`, up to the first bad one.
         stopped: Whether the comparison stopped at the first bad tensor.
         looks_like: Changes that would make the first bad tensor equal, a line each.
@@ -189,15 +214,7 @@ class Comparison:
         settlement: The evidence that decides if the full model does not.
         deviating_pieces: The last node of each region between two quantizers that deviates by more
             than a step.
-        forms: The forms of the full model that were tried.
-        disturbance: How far reading the intermediate tensors moved the outputs, relative to their
-            largest value.
-        score: The score of the task, if it judges the full model; else None.
-        flaky_outputs: Outputs that differ in a second run of the full model.
-        precise: The runtime's setting for full precision, if the outputs agree with it alone; else
-            None.
         own_graph: The candidate's model; None if it runs that of the reference.
-        power: The planted faults that would show; None without planted faults.
         written: The document of the comparison; None before it is complete.
 
     >>> from subgraph import compare, load
@@ -208,7 +225,7 @@ class Comparison:
 
     whole: Verdict
     in_place: Verdict
-    ranking: Ranking
+    full: FullModelFacts
     rows: tuple[ComparisonRow, ...]
     stopped: bool = False
     looks_like: Strings = ()
@@ -216,13 +233,7 @@ class Comparison:
     notes: Strings = ()
     settlement: Settlement = UNDOUBTED
     deviating_pieces: Strings = ()
-    forms: FormsTried = field(default_factory=FormsTried)
-    disturbance: float = 0.0
-    score: ScoreDocument | None = None
-    flaky_outputs: Strings = ()
-    precise: PreciseSetting | None = None
     own_graph: Graph | None = field(default=None, repr=False)
-    power: PowerDocument | None = None
     written: ComparisonDocument | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -288,7 +299,7 @@ class Comparison:
         if self.settlement.decision is Decision.REFERENCE_MOVES:
             return _report_settlement(self)
         found = _report_outcome(self)
-        if not self.flaky_outputs:
+        if not self.full.flaky_outputs:
             return found
         return replace(found, kind=Kind.FLAKY, how=f"{Kind.FLAKY}, {found.name}")
 
@@ -296,29 +307,29 @@ class Comparison:
     def exit_code(self) -> int:
         """1: something disagrees, or a file of the candidate's does not run; 5: not every output
         could be judged; else 0."""
-        if self.score and not self.forms.only_pinned:
+        if self.full.score and not self.full.forms.only_pinned:
             return {Status.AGREE: 0, Status.FAIL: 1}.get(self.whole.status, 5)
         if self.settlement.decision is Decision.REFERENCE_MOVES:
             return 0
         fails = any(v.fails for v in (self.whole, self.in_place))
         deviates = self.first_bad or self.deviating_pieces or _is_model_refused(self)
-        if fails or deviates or self.forms.only_pinned:
+        if fails or deviates or self.full.forms.only_pinned:
             return 1
         return 0 if self.whole.agrees or self.settlement.explanation else 5
 
 
 def _report_outcome(comparison: Comparison) -> ReportedAnswer:
     """Return the outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
-    if comparison.score and not comparison.forms.only_pinned:
+    if comparison.full.score and not comparison.full.forms.only_pinned:
         kinds = {Status.AGREE: Kind.RIGHT, Status.FAIL: Kind.WRONG}
         kind = kinds.get(comparison.whole.status, Kind.INCONCLUSIVE)
         word = "unresolved" if kind is Kind.INCONCLUSIVE else kind
-        return ReportedAnswer(kind, "", how=f"{word} by {comparison.score.says}")
+        return ReportedAnswer(kind, "", how=f"{word} by {comparison.full.score.says}")
     if _is_model_refused(comparison):
         return _report_refusal(comparison)
     bad = sum(row.failing for row in comparison.rows)
     tensors = f"{bad} of {count(comparison.rows, 'tensor')}"
-    if comparison.forms.only_pinned and not bad:
+    if comparison.full.forms.only_pinned and not bad:
         return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
     if comparison.wrong_input:
         return ReportedAnswer(Kind.WRONG, f"{comparison.wrong_input}; {tensors} wrong")
@@ -334,8 +345,8 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
 
 def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
     """Return the outcome where the outputs are wrong, with the tensors that are."""
-    if comparison.precise:
-        found = say_precise("the candidate", comparison.precise)
+    if comparison.full.precise:
+        found = say_precise("the candidate", comparison.full.precise)
         return replace(found, what=f"{found.what}; {tensors}")
     since = f" {from_run(comparison.whole.from_run)}" if comparison.whole.from_run else ""
     how = f"{name_failure(comparison.whole.signature, comparison.whole.process)}{since}"
@@ -355,7 +366,7 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
         return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(comparison.whole))
     mute = map(clean, find_mute(comparison.whole.outputs))
     inner = comparison.looked_at.inner or None
-    return ReportedAnswer(Kind.RIGHT, text.agreement(inner, comparison.disturbance, mute))
+    return ReportedAnswer(Kind.RIGHT, text.agreement(inner, comparison.full.disturbance, mute))
 
 
 def _report_refusal(comparison: Comparison) -> ReportedAnswer:
@@ -371,7 +382,7 @@ def _report_refusal(comparison: Comparison) -> ReportedAnswer:
 
 def _is_model_refused(comparison: Comparison) -> bool:
     """Whether the candidate refuses the full model, also with pinned shapes."""
-    is_pinned = comparison.forms.only_pinned and comparison.own_graph is None
+    is_pinned = comparison.full.forms.only_pinned and comparison.own_graph is None
     return comparison.whole.signature is Signature.REFUSED and not is_pinned
 
 
@@ -498,8 +509,9 @@ def compare_tensors(
     found = replace(found, notes=(*prepared.notes, *found.notes))
     if power:
         measured = measure_power(trials.judge, power)
-        found = replace(found, power=measured, notes=(measured.says, *found.notes))
-    if found.score or not found.settlement.is_open:
+        full = replace(found.full, power=measured)
+        found = replace(found, full=full, notes=(measured.says, *found.notes))
+    if found.full.score or not found.settlement.is_open:
         return found
     settlement = _settle(trials, found, is_partial=bool(at or in_place))
     if settlement.decision is Decision.ROUNDING_ALONE:
@@ -607,30 +619,30 @@ def _compare_nodes(
             rows += [_row(model, i, name, in_place, verdict) for name in tensors[i]]
             if fail_fast and any(row.failing and not steps.excuse(row) for row in rows):
                 break
-    return Comparison(
-        whole,
-        in_place,
-        ranking(model, whole_result),
-        tuple(rows),
-        stopped=len(rows) < len(names),
-        notes=tuple(
-            filter(
-                None,
-                (
-                    *iter_conversions(trials.judge, whole_result),
-                    *iter_flaky_notes(flaky, model.whole()),
-                    age(trials),
-                    NOT_ALONE if only_in_place else "",
-                ),
-            )
-        ),
+    full = FullModelFacts(
+        ranking=ranking(model, whole_result),
         forms=trials.runner.forms,
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
         score=score_of(trials.judge, whole_result, whole),
         flaky_outputs=flaky,
         precise=precise,
+    )
+    notes = (
+        *iter_conversions(trials.judge, whole_result),
+        *iter_flaky_notes(flaky, model.whole()),
+        age(trials),
+        NOT_ALONE if only_in_place else "",
+    )
+    own_model = trials.runtime.own_model
+    return Comparison(
+        whole,
+        in_place,
+        full,
+        tuple(rows),
+        stopped=len(rows) < len(names),
+        notes=tuple(filter(None, notes)),
         settlement=settlement,
-        own_graph=trials.runtime.own_model.graph if trials.runtime.own_model else None,
+        own_graph=own_model.graph if own_model else None,
     )
 
 
@@ -703,7 +715,7 @@ class _OwnSteps:
             note = f"no node adds to the steps of quantizers: {list_some(moved, MAX_NAMED)}"
             notes = (*notes, note)
         found = replace(found, rows=rows, in_place=in_place, notes=notes)
-        is_open = not (found.stopped or found.score or found.precise or wrong)
+        is_open = not (found.stopped or found.full.score or found.full.precise or wrong)
         if not is_open or found.whole.signature not in NUMBERS:
             return found
         why = explain_steps(self.exact, self.of)
@@ -909,6 +921,7 @@ def document(
     """Return the whole comparison as a document; `command`: the command line."""
     candidate = trials.runtime.candidate
     bad = comparison.first_bad
+    full = comparison.full
     looks_like = comparison.looks_like
     in_place = vars(comparison.in_place.document())
     del in_place["outputs"]
@@ -919,24 +932,24 @@ def document(
         command=command,
         model=describe_model(trials.graph),
         notes=[
-            *comparison.forms.sentences(),
+            *full.forms.sentences(),
             *trials.model.choice.sentences,
             *iter_mute_notes(comparison.whole),
             *comparison.notes,
         ],
         whole=WholeComparison(
-            verdict=add_ranking(comparison.whole, comparison.ranking),
+            verdict=add_ranking(comparison.whole, full.ranking),
             in_place=RunOutcome(**in_place),
             looked_at=replace(
                 comparison.looked_at,
                 others=len(trials.model.tensors()) - len(comparison.rows),
-                disturbance=comparison.disturbance or None,
+                disturbance=full.disturbance or None,
             ),
-            forms=comparison.forms.document(),
-            score=comparison.score,
-            flaky_tensors=comparison.flaky_outputs or None,
-            precise=comparison.precise,
-            power=comparison.power,
+            forms=full.forms.document(),
+            score=full.score,
+            flaky_tensors=full.flaky_outputs or None,
+            precise=full.precise,
+            power=full.power,
         ),
         setup=ComparisonSetup(
             candidate=RuntimeDocument(
