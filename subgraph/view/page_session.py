@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import in_constants
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_region
-from subgraph.inspection.describe import NodeDetails, node_descriptions
+from subgraph.inspection.describe import EnteringTensor, NodeDetails, TensorInfo, node_descriptions
 from subgraph.inspection.drawn_network import (
     inner_networks,
     network,
@@ -68,6 +68,7 @@ CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
 
 T = TypeVar("T")
+Tensor = TypeVar("Tensor", bound=TensorInfo)
 
 
 class ByteSource(Protocol):
@@ -293,30 +294,30 @@ class ViewSession:
             if place not in self._described:
                 self._described[place] = _describe(graph, self.options)
         describe, known = self._described[place].result()
-        details = to_json(describe(i))
-        for tensor in (*details["inputs"], *details["outputs"]):
-            if dims := tensor["shape"]:
-                tensor["shape"] = [
-                    short_size(dim) if isinstance(dim, str) else dim
-                    for dim in replace_known_dims(dims, self.sizes)
-                ]
-        for tensor in details["inputs"]:
-            measured = measure_weight(graph, tensor["name"])
-            if measured and measured.range:
-                tensor["made_by"] = "weight"
-                tensor["range"] = to_json(measured.range.summary())
-                tensor["value"] = measured.value
+        details = describe(i)
+        shown = replace(
+            details,
+            label=clean(details.label),
+            inputs=[_add_weight(graph, self._shorten_sizes(t)) for t in details.inputs],
+            outputs=list(map(self._shorten_sizes, details.outputs)),
+        )
         node = graph.nodes[i]
         metadata = {p.key: p.value for p in node.metadata_props}
         origin = find_source(graph, i)
         return {
-            **details,
-            "label": clean(details["label"]),
+            **to_json(shown),
             "metadata": metadata,
             "doc": protobuf.doc_text(node.doc_string),
             "source": str(origin or ""),
             "known": list(known.get(i, ())),
         }
+
+    def _shorten_sizes(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with known sizes, and short names of the other ones."""
+        if not tensor.shape:
+            return tensor
+        sizes = replace_known_dims(tensor.shape, self.sizes)
+        return replace(tensor, shape=[short_size(n) if isinstance(n, str) else n for n in sizes])
 
     def _place(self, number: int) -> tuple[int, int]:
         """Return the place of the part that holds a node, and the node's index in there.
@@ -576,6 +577,15 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
         ],
         "inside": [[_number_nodes(session, f.nodes) for f in of] for of in found_inside],
     }
+
+
+def _add_weight(graph: Graph, tensor: EnteringTensor) -> EnteringTensor:
+    """Return a tensor with the range and the value of the weight that it is."""
+    measured = measure_weight(graph, tensor.name)
+    if not measured or not measured.range:
+        return tensor
+    span = measured.range.summary()
+    return replace(tensor, made_by="weight", range=span, value=measured.value)
 
 
 def _can_swap(session: ViewSession, asked: Fields) -> bool:

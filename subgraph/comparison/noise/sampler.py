@@ -166,7 +166,7 @@ class NoiseSampler:
         wanted = [*names, *filter(None, [self._instrumented.check])]
         for attempt in range(ATTEMPTS):
             keys = _make_keys(self, run, attempt)
-            tensors = self._draw(run, folder, wanted, keys, attempt)
+            tensors = _draw(self, run, folder, wanted, keys, attempt)
             if run.rounded or not _is_void(self, run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
         raise ModelError(
@@ -179,7 +179,7 @@ class NoiseSampler:
         """Collect the values that a TopK, ArgMax or ArgMin compares, without noise."""
         sources = {
             **self._run_unperturbed(self.ranked),
-            **{n: self.tensors[n] for n in self.region.inputs},
+            **pick(self.tensors, self.region.inputs),
         }
         return NoiseRunDocument(
             tuple(copy_record(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
@@ -206,8 +206,6 @@ class NoiseSampler:
 
         The types of tensors whose operators have no schema are those of a run.
         """
-        # these load onnx: 30 ms that most verdicts save
-
         model = self._cut.model
         opset = opset_of(model, 0)
         types = element_types(model.graph, {}, opset)
@@ -301,25 +299,31 @@ class NoiseSampler:
             if t in places[n]
         }
 
-    # ------------------------------------------------------------ runs
 
-    def _draw(
-        self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int
-    ) -> Records:
-        """Return one run of the instrumented model; what leaves it is perturbed as well."""
-        feeds = make_numbered_folder(self.scratch, "feeds")
-        try:
-            drawn = _run_model(
-                self, into, names, list(_iter_feeds(self, run, keys, attempt, feeds))
-            )
-        finally:
-            shutil.rmtree(feeds, ignore_errors=True)
-        floats = self._untied.keys() & drawn.keys() if self._has_tflite else ()
-        for k, name in enumerate(floats):
-            shift = _draw_shift(self, run, name, attempt)
-            value = load_array(drawn[name], into) + shift
-            drawn[name] = save(name, value, type_of(value), into, f"d{k}")
-        return drawn
+# ------------------------------------------------------------ runs
+
+
+def _draw(
+    sampler: NoiseSampler,
+    run: NoiseRun,
+    into: Path,
+    names: Sequence[str],
+    keys: Array,
+    attempt: int,
+) -> Records:
+    """Return one run of the instrumented model; what leaves it is perturbed as well."""
+    folder = make_numbered_folder(sampler.scratch, "feeds")
+    try:
+        feeds = list(_iter_feeds(sampler, run, keys, attempt, folder))
+        drawn = _run_model(sampler, into, names, feeds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    floats = sampler._untied.keys() & drawn.keys() if sampler._has_tflite else ()
+    for k, name in enumerate(floats):
+        shift = _draw_shift(sampler, run, name, attempt)
+        value = load_array(drawn[name], into) + shift
+        drawn[name] = save(name, value, type_of(value), into, f"d{k}")
+    return drawn
 
 
 def _run_model(
@@ -419,7 +423,7 @@ def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
         check = sampler._instrumented.check
         folder = make_numbered_folder(sampler.scratch, "calm")
         value = load_array(
-            sampler._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder
+            _draw(sampler, replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder
         )
         sampler._calm = bool(np.isfinite(value))
     return sampler._calm
