@@ -173,7 +173,7 @@ class ComparisonRow:
 
 @frozen_keywords
 class FullModelFacts:
-    """What the runs of the full model show in addition to the verdicts.
+    """Facts from the runs of the full model, in addition to the verdicts.
 
     Attributes:
         ranking: Top-1 and top-5 agreement by output that looks like class scores, the worst over
