@@ -563,21 +563,24 @@ def _keeps_order(
     matches: Matches,
 ) -> bool:
     """Return whether no upstream tensor is matched with one that is only downstream of its match,
-    or vice versa."""
-    above, below = _find_relatives(reference, name)
-    higher, lower = _find_relatives(candidate, match.name)
-    return not any(
-        (n in above and m.name in lower - higher) or (n in below and m.name in higher - lower)
-        for n, m in matches.items()
-    )
-
-
-def _find_relatives(graph: Graph, name: str) -> tuple[set[str], set[str]]:
-    """Return the outputs of the ancestors and of the descendants of a tensor's producer.
-
-    Both include the outputs of the producer itself.
-    """
-    nodes = [graph.maker[name]] if name in graph.maker else []
-    above = graph.ancestors(nodes)
-    below = graph.descendants(nodes)
-    return set(graph.iter_outputs(above)), set(graph.iter_outputs(below))
+    or vice versa. Only matches in another order of ranks can be."""
+    own = reference.maker.get(name)
+    its = candidate.maker.get(match.name)
+    if own is None or its is None:
+        return True
+    makers = [(reference.maker.get(n), candidate.maker.get(m.name)) for n, m in matches.items()]
+    crossing = [
+        (i, j)
+        for i, j in makers
+        if i is not None
+        and j not in (None, its)
+        and (reference.rank[i] - reference.rank[own]) * (candidate.rank[j] - candidate.rank[its])
+        <= 0
+    ]
+    if not crossing:
+        return True
+    above = reference.ancestors([own])
+    below = reference.descendants([own])
+    higher = candidate.ancestors([its])
+    lower = candidate.descendants([its])
+    return not any((i in above and j in lower) or (i in below and j in higher) for i, j in crossing)
