@@ -295,7 +295,8 @@ class _Form:
         if written and (is_end or not _fits(written, tensor)):
             pairs = (written.type or "?", tensor.type), (self._shape(written.shape), shape)
             declared = " ".join(word for word, real in pairs if word != real)
-        if tensor.value is not None:
+        is_short = self.width is None or len(tensor.shape or ()) < 2  # as a shape, or a size
+        if tensor.value is not None and is_short:
             shape += f" = {tensor.value}"
         numbers = [""] * len(COLUMNS)
         if r := tensor.range:

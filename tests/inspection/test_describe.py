@@ -815,6 +815,14 @@ def test_long_table_has_its_ends_and_all_of_it_on_request(
     assert len([line for line in whole.splitlines() if line.startswith("  #")]) == 201
 
 
+def test_value_of_a_small_integer_tensor_is_shown_if_it_may_be_a_shape(tmp_path: Path) -> None:
+    text = "g (float[1,2,1] x) => (float[1,2,1] y) { k = Shape(x) c = Cast<to=3>(x) y = Relu(x) }"
+    path = str(write(tmp_path, text))
+    assert "3 = [1, 2, 1]" in inspect(path).text
+    assert "1×2×1 = [[[" in inspect(path, every=True).text
+    assert "[[" not in inspect(path).text
+
+
 def test_constants_are_weights_without_a_row(tmp_path: Path) -> None:
     text = (
         "g (float[3] x) => (float[3] y) { c = Constant<value=float[3] {1.0,2.0,4.0}>() y ="
