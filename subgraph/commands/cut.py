@@ -322,7 +322,7 @@ def _describe_origin(manifest: CaseManifest) -> str:
         above = f"recorded: {clean(recording.name)} ({recording.format})"
     elif manifest.above:
         nodes = count(manifest.above, "node")
-        above = f"captured by running the {nodes} above on the reference"
+        above = f"captured by running the {nodes} upstream on the reference"
     else:
         above = "of the body itself" if OriginKind.COMPUTED in kinds else "of the model itself"
     return above if recording and recording.fed else f"{above} ({_describe_fed(manifest)})"

@@ -619,7 +619,7 @@ def _differ(size: Any, other: Any, times: int = 1) -> bool:
 
 
 def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
-    """Types by onnx's shape inference over the nodes above these tensors; weights stay on disk."""
+    """Infer types by onnx over the nodes upstream of these tensors; weights stay on disk."""
     made = [n for n in names if n in graph.maker]
     if not made:
         return {}

@@ -321,7 +321,7 @@ class Graph:
         """Return the kind of each tensor by its dependencies: CONSTANT, SHAPE or VALUE.
 
         SHAPE: every path from a model input to the tensor passes Shape or Size. Random tensors are
-        VALUE. Complexity: linear in the nodes above the tensors; in a prepared graph, linear in the
+        VALUE. Complexity: linear in the nodes upstream; in a prepared graph, linear in the
         tensors.
         """
         names = list(tensors)
