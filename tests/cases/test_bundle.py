@@ -513,6 +513,7 @@ def test_another_bundle_is_not_replaced_unasked(plain: Path) -> None:
     assert subcut("bundle", other, "-o", "a.zip", "--force", cwd=plain).code == 0
 
 
+@pytest.mark.slow
 def test_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> None:
     done = subcut("bundle", asked, cwd=tmp_path)
     assert done.code == 2

@@ -307,6 +307,7 @@ def test_names_are_shown_without_tricks(here: Path) -> None:
     assert [row["node"] for row in compare("--json", cwd=here).document["rows"]][8] == "red\x1b[31m"
 
 
+@pytest.mark.slow
 def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
     """In the first sample `c` is wrong in place only, in the second alone only."""
     model(
@@ -452,6 +453,7 @@ def test_nothing_to_compare_is_said(here: Path) -> None:
     assert done.code == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("freeze", [(), ("--no-freeze",)])
 def test_shape_chains(freeze: tuple[str, ...], here: Path) -> None:
     """Frozen or fed, the answer is the same; the candidate sees the difference."""

@@ -312,6 +312,7 @@ def test_wrong_options_are_errors_and_not_refusals(
         workers[runtime].load("m", model, options)
 
 
+@pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("case", "spec", "at", "signature", "alone"),

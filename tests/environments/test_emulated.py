@@ -97,6 +97,7 @@ def test_missing_tool_is_an_error_before_anything_is_fetched(
     assert has_line(emulated.missing("aarch64"), "aarch64")
 
 
+@pytest.mark.slow
 def test_its_system_is_fetched_once_and_an_environment_starts_in_it(
     stand_ins: Path, tmp_path: Path
 ) -> None:

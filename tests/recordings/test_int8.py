@@ -97,6 +97,7 @@ def bisect(folder: Path, recorded: dict[str, Array]) -> Any:
     return subcut("bisect", *WORDS, cwd=folder).document
 
 
+@pytest.mark.slow
 def test_value_that_quantization_clipped_blames_no_node(folder: Path) -> None:
     """What the readers get is far from the tensor, whose exact name agrees."""
     document = bisect(folder, run_nodes(folder, clipped="second"))
@@ -159,6 +160,7 @@ def test_value_beyond_its_scale_behind_a_fault_is_no_error(folder: Path) -> None
     assert [finding["nodes"] for finding in document["findings"]] == [["second"]]
 
 
+@pytest.mark.slow
 def test_values_that_are_lost_behind_a_fault_are_an_error(folder: Path) -> None:
     recorded = run_nodes(folder, "second")
     recorded |= {"third": recorded["third"] / 9, "third/fq_output_0": recorded["third"] / 9}

@@ -474,6 +474,7 @@ def test_csv_has_a_line_per_tensor(fifty: Callable[..., Path]) -> None:
 # ------------------------------------------------------------ handing on
 
 
+@pytest.mark.slow
 def test_the_interval_is_a_case(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
     here = fifty(wrong=17, kind=device.KINDS[1], seed=3)
     done = subcut("bisect", "net.onnx", "--recorded", "dump", cwd=here)

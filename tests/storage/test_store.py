@@ -642,6 +642,7 @@ def test_failed_entry_is_not_kept(fails: BaseException, root: Path, said: list[s
 # ------------------------------------------------------------ threads
 
 
+@pytest.mark.slow
 def test_threads_share_a_store(root: Path, said: list[str]) -> None:
     made: list[int] = []
     begin = threading.Barrier(8)

@@ -143,6 +143,7 @@ def test_long_folder_has_a_short_name(tmp_path: Path) -> None:
     assert sys.platform != "linux" or len(short) < 60
 
 
+@pytest.mark.slow
 @pytest.mark.posix("what macOS lacks is taken from Linux")
 @pytest.mark.parametrize(
     ("limits", "code"),

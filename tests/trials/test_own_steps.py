@@ -94,6 +94,7 @@ PARTS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @PARTS
 def test_steps_that_add_up_are_inconclusive(part: Strings, tmp_path: Path) -> None:
     """The outputs are useless, and no node is wrong."""
@@ -104,6 +105,7 @@ def test_steps_that_add_up_are_inconclusive(part: Strings, tmp_path: Path) -> No
     assert any("bisect" in one["argv"] for one in done.document["next"])
 
 
+@pytest.mark.slow
 @PARTS
 def test_tensors_that_steps_move_are_no_errors(part: Strings, tmp_path: Path) -> None:
     write_models(tmp_path, make_vision_net, 1)

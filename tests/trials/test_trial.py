@@ -445,6 +445,7 @@ def moody(tmp_path: Path, reference: Reference) -> Iterator[Callable[[str], Tria
         yield opened
 
 
+@pytest.mark.slow
 def test_only_fresh_processes_show_what_differs_by_process(moody: Callable[[str], Trials]) -> None:
     trials = moody("process")
     region = region_of(trials.model.graph, "b")

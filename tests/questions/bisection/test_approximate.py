@@ -87,6 +87,7 @@ def test_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline_c
     assert lines[1].startswith("a bug") and "approximate" not in "".join(lines), lines
 
 
+@pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("off", "kernels"), [(1e-3, ("approximate", "1 Exp", "1.0e-03")), (1e-8, None)]
@@ -196,6 +197,7 @@ multi = true
 """
 
 
+@pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("op", "off", "nodes"),

@@ -84,6 +84,7 @@ def test_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
     assert found["narrow"] < 40 <= found["onnxruntime"] == pytest.approx(tried["score"], abs=0.01)
 
 
+@pytest.mark.slow
 def test_list_that_no_width_cures_is_refused_and_the_plan_s_own(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def ablation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
         yield ask
 
 
+@pytest.mark.slow
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("names", "cures", "found"),

@@ -271,6 +271,7 @@ def test_at_most_twelve_differences_are_listed(number: int, tmp_path: Path) -> N
     assert found.get("more_differences", 0) == max(number + 1 - 12, 0)
 
 
+@pytest.mark.slow
 def test_node_that_reads_another_tensor_is_the_headline(tmp_path: Path) -> None:
     """Its piece cannot be cut between the same tensors, so that no search finds it."""
     text = TYPES + (
@@ -372,6 +373,7 @@ def test_what_the_reference_computes_of_their_piece_is_no_kernel(tmp_path: Path)
     assert [f["nodes"] for f in found["findings"]] == [["conv"]], found
 
 
+@pytest.mark.slow
 def test_error_that_an_optimizer_hides_is_a_note(tmp_path: Path) -> None:
     """The candidate computes our model, whatever the other file says."""
     (tmp_path / "hides.py").write_text(
