@@ -5,7 +5,6 @@ The terminal, every form of report, the page, a notebook and `--json` show the s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -470,7 +469,7 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
             yield NextCommand(f"in {precise.precision}", finer)
         claim = f"if {precise.computes_in} is intended"
         yield NextCommand(claim, [*words, "--precision", precise.computes_in])
-    if OF_SEARCH.isdisjoint(words):
+    if OF_SEARCH.isdisjoint(word.partition("=")[0] for word in words):
         yield from _iter_plans(document, conclusion)
     looked_at = document.whole.looked_at
     if document.whole.precise or (document.agree and looked_at and looked_at.inner is None):
@@ -510,12 +509,16 @@ def _iter_plans(document: BisectDocument, conclusion: str) -> Iterator[NextComma
 
 
 def _retype(document: BisectDocument, *omitted: str) -> list[str]:
-    """Return the words of the typed command, without options of its output and these, which have a
-    value."""
-    typed = document.command
-    for option in omitted:
-        typed = re.sub(rf" {option}[ =]('[^']*'|\S+)", "", typed)
-    return [word for word in system.split(typed) if word not in OF_OUTPUT]
+    """Return the words of the typed command, without options of its output and without these, each
+    of which has a value."""
+    kept = []
+    words = iter(system.split(document.command))
+    for word in words:
+        if word in omitted:
+            next(words, None)
+        elif word not in OF_OUTPUT and {word.partition("=")[0], word[:2]}.isdisjoint(omitted):
+            kept.append(word)
+    return kept
 
 
 def replay_words(document: BisectDocument, case: str) -> list[str]:

@@ -44,6 +44,13 @@ def test_document_has_a_headline_and_next_commands(
     assert commands[:1] == [following] * bool(following)
 
 
+def test_command_that_continues_omits_the_limits_alone(demo: Path) -> None:
+    candidate = "wrong.py:note=see --max-trials 9 it's"
+    limits = ["--max-trials=2", "--max-time", "90", "--fresh"]
+    done = subcut("bisect", "model.onnx", "-c", candidate, *limits, "--json", cwd=demo)
+    assert done.document["next"][0]["argv"] == ["subcut", "bisect", "model.onnx", "-c", candidate]
+
+
 def test_next_commands_keep_the_options_that_both_commands_have(demo: Path) -> None:
     words = "compare model.onnx -c wrong.py --at head/softmax -q --jobs 1 --json"
     (command,) = subcut(*words.split(), cwd=demo).document["next"]

@@ -30,6 +30,7 @@ MAX_EXPLANATIONS = 3  # that fit equally well; more explain nothing
 MIN_DIFFERENT = 8  # different values, and wrong values: with fewer, anything fits
 MAX_SAMPLE = 4096  # elements
 NO_NUMBERS = "OUSTMmcb"  # kinds of types
+WELL_BEYOND = 1.1  # times the largest number of a type: no rounding brings such a value back
 MIN_ELEMENTS = 16  # that a straight line is fitted to
 NEGLIGIBLE = 1e-3  # offset, of the spread
 MIN_DROP = 20.0  # times smaller than before: then a change explains the distance
@@ -210,14 +211,19 @@ def _finite_sample(values: Array) -> Array:
 
 
 def _describe_overflow(reference: Array, candidate: Array) -> str:
-    """Words for a candidate that is infinite exactly where the reference is beyond float16's range;
-    empty otherwise."""
+    """Describe a candidate that is infinite exactly where the reference is beyond float16's range.
+
+    Returns:
+        "" for any other, also for one that holds a number well beyond that range.
+    """
     if reference.shape != candidate.shape or reference.dtype.kind in f"iub{NO_NUMBERS}":
         return ""
     lost = np.isinf(candidate) & np.isfinite(reference)
+    held = np.abs(reference[np.isfinite(reference) & ~lost])
     if (
         not lost.any()
         or (np.abs(reference[lost]) <= Precision.FP16.largest).any()
+        or (held > WELL_BEYOND * Precision.FP16.largest).any()
         or np.isnan(candidate).any()
     ):
         return ""

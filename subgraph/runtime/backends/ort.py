@@ -75,7 +75,7 @@ def version() -> str:
 def precision(options: Fields) -> str:
     """Return the precision in which the provider computes, by its options and their defaults;
     float32 on the CPU."""
-    make_settings(options)  # refuses options that it does not have
+    _check_options(options)
     return "fp32" if _uses_cpu(options) else _providers().precision(options)
 
 
@@ -256,12 +256,20 @@ def _summary(model: Path) -> str:
     return digest(*sorted(digest(*node) for node in nodes))
 
 
-def make_settings(options: Fields) -> Any:
-    """Return the session options of onnxruntime for these options of the backend."""
-    settings = ort.SessionOptions()
-    # other options belong to the provider that is requested
+def _check_options(options: Fields) -> None:
+    """Check that onnxruntime has these options; others belong to the provider that is requested.
+
+    Raises:
+        UsageError: an option or its value is not allowed.
+    """
     own = {key: value for key, value in options.items() if key in OPTIONS or _uses_cpu(options)}
     _foreign.check_options("ort", own, OPTIONS)
+
+
+def make_settings(options: Fields) -> Any:
+    """Return the session options of onnxruntime for these options of the backend."""
+    _check_options(options)
+    settings = ort.SessionOptions()
     level = LEVELS[str(options.get("opt", "all"))]
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     if _is_on(options.get("fixed")):

@@ -169,16 +169,21 @@ def iter_useless(weights: Arrays, other: Graph) -> Iterator[tuple[str, float]]:
     largest step of its codes."""
     for codes in _iter_codes(other):
         for name, values in weights.items():
-            real = _Weight(name, values).read(codes)
+            real = _Weight(name, values).read(codes) if _are_floats(values) else None
             if real is not None and _measure_loss(values, real) > MAX_LOSS:
                 yield name, float(np.max(codes.step))
+
+
+def _are_floats(values: Array) -> bool:
+    """Return whether an array may be a weight: floats, and not a single number."""
+    return values.dtype.kind == "f" and values.ndim > 0
 
 
 def _iter_weights(graph: Graph) -> Iterator[_Weight]:
     made = (name for name in graph.maker if graph.constant(name) is not None)
     for name in (*graph.weights, *made):
         values = graph.array(name)
-        if values is not None and values.dtype.kind == "f" and values.ndim:
+        if values is not None and _are_floats(values):
             yield _Weight(name, values)
 
 

@@ -563,7 +563,7 @@ def _keeps_order(
     matches: Matches,
 ) -> bool:
     """Return whether no upstream tensor is matched with one that is only downstream of its match,
-    or vice versa. Only matches in another order of ranks can be."""
+    or vice versa. The graphs are walked only for matches whose ranks are in another order."""
     own = reference.maker.get(name)
     its = candidate.maker.get(match.name)
     if own is None or its is None:

@@ -175,6 +175,8 @@ def test_overflow_of_float16_is_named() -> None:
     assert has_line(explain(x, changed), "infinite", "65504, float16")
     few = np.isinf(changed)
     assert explain(x[few][:2], changed[few][:2]) == explain(x, changed)[:1]
+    held = np.array([1e5, 2e5, 3e30], np.float32)
+    assert explain(held, np.array([1e5, 2e5, np.inf], np.float32)) == []
     changed[0, 0] = np.inf if np.isfinite(changed[0, 0]) else 0.0
     assert "infinite" not in " ".join(explain(x, changed)) or np.isfinite(changed[0, 0])
 

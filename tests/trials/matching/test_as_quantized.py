@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from subgraph.graph.graph import load
-from subgraph.trials.matching.as_quantized import quantize_reference
+from subgraph.trials.matching.as_quantized import iter_useless, quantize_reference
 from tests.helpers import text_models
 
 WEIGHT = np.random.default_rng(3).standard_normal((8, 6)).astype(np.float32)
@@ -113,3 +113,12 @@ def test_a_weight_whose_columns_are_lost_is_not_taken(tmp_path: Path) -> None:
     weights = {"c": np.round(scaled / step).astype(np.int8), "s": step, "z": np.int8(0)}
     theirs = text_models.save(tmp_path / "q.onnx", DEQUANTIZED, **weights)
     assert quantize_reference(load(ours), load(theirs), tmp_path).share == 0
+
+
+def test_text_and_single_numbers_are_no_weights(tmp_path: Path) -> None:
+    text = "g (float[4] x) => (float[4] y) { w = DequantizeLinear (q, s) y = Add (x, w) }"
+    held = {"q": np.arange(4, dtype=np.int8), "s": np.float32(1)}
+    other = load(text_models.save(tmp_path / "other.onnx", text, opset=17, **held))
+    texts = np.full(4, "a", dtype=object)
+    constants = {"t": texts, "k": np.arange(4), "one": np.asarray(np.float32(3))}
+    assert list(iter_useless(constants, other)) == []
