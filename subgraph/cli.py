@@ -67,9 +67,8 @@ from subgraph.storage.file_kinds import is_named_as_model
 from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
-RESUMABLE = frozenset(
-    ("bisect", "blame", "compare", "plan", "sweep", "manual")
-)  # commands that store each run of the candidate
+# Commands that store each run of the candidate.
+RESUMABLE = frozenset(("bisect", "blame", "compare", "plan", "sweep", "manual"))
 RESUME_HINT = "finished runs are stored: the same command continues"
 COMMANDS = tuple(flatten(GROUPS.values()))
 FLAGS = frozenset(
@@ -343,12 +342,10 @@ def _log_heartbeat() -> None:
 
 def main() -> None:
     """Run one command line and exit."""
-    gc.set_threshold(
-        500_000, 20, 20
-    )  # reading 80,000 nodes makes 400,000 objects and hardly any cycle
-    system.at_termination(
-        lambda: sys.exit(system.TERMINATED)
-    )  # so that half-written folders are removed
+    # Reading 80,000 nodes makes 400,000 objects and hardly any cycle.
+    gc.set_threshold(500_000, 20, 20)
+    # So that half-written folders are removed.
+    system.at_termination(lambda: sys.exit(system.TERMINATED))
     codecs.register_error("plain", plain)  # the console of Windows has no →
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -197,9 +197,8 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
     if str(path.parent) not in sys.path:
-        sys.path.append(
-            str(path.parent)
-        )  # it may import modules of its folder; installed packages come first
+        # It may import modules of its folder; installed packages come first.
+        sys.path.append(str(path.parent))
         _plugin_folders.append(str(path.parent))
     if _InstalledNamespaces not in sys.meta_path:
         sys.meta_path.insert(0, _InstalledNamespaces)

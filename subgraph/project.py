@@ -24,9 +24,8 @@ from subgraph.reach import flatten
 from subgraph.text import clean, is_text, list_some, nearest, split_signature
 from subgraph.types import JsonObject, frozen
 
-RANDOM_WEIGHTS = re.compile(
-    r"random(?::([0-9]{1,9}))?"
-)  # of `--weights`, in place of a file: drawn from a seed
+# Of `--weights`, in place of a file: drawn from a seed.
+RANDOM_WEIGHTS = re.compile(r"random(?::([0-9]{1,9}))?")
 
 
 # key -> type of its value in the file
@@ -66,9 +65,8 @@ KIND_WORDS = {
 }
 OF_TESTS = ("model", "candidate")  # in `tests` these may be lists: each model on each candidate
 NOT_OF_TESTS = frozenset("tests candidates known output jobs format dtype layout".split())
-PYTHON_FILE = re.compile(
-    r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])"
-)  # in a criterion: its own, or a metric's
+# In a criterion: its own, or a metric's.
+PYTHON_FILE = re.compile(r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])")
 FILE_NAMES = ("subcut.toml", "pyproject.toml")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # seconds
 

@@ -33,9 +33,8 @@ class Signature(StrEnum):
     """
 
     MISMATCH = "mismatch"
-    PRECISION = (
-        "precision"  # rounding at the claimed precision explains it, but the values are useless
-    )
+    # Rounding at the claimed precision explains it, but the values are useless.
+    PRECISION = "precision"
     NAN = "nan"
     SHAPE = "shape"
     MISSING = "missing"
@@ -46,9 +45,8 @@ class Signature(StrEnum):
     TIMEOUT = "timeout"
 
 
-NOTHING = (
-    "tells nothing"  # label of an output that any candidate could return: it is empty, or constant
-)
+# Label of an output that any candidate could return: it is empty, or constant.
+NOTHING = "tells nothing"
 NUMBERS = frozenset((Signature.MISMATCH, Signature.PRECISION))  # all values exist, and some deviate
 # A run began and ended without an output.
 ENDED = frozenset((Signature.THROWS, Signature.MEMORY, Signature.CRASH))

@@ -65,9 +65,8 @@ def _onnxruntime() -> tuple[str, str]:
     release = said[1] if said else plain
     if release == plain:
         return "onnxruntime", plain
-    names = metadata.packages_distributions().get(
-        "onnxruntime", ()
-    )  # reads the files of all packages
+    # Reads the files of all packages.
+    names = metadata.packages_distributions().get("onnxruntime", ())
     return next(
         (name for name in names if metadata.version(name) == release), "onnxruntime"
     ), release

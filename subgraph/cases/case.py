@@ -39,9 +39,8 @@ from subgraph.version import versions
 MAX_NUMBER = 99  # results of one name, side by side
 MANIFEST = "manifest.json"
 CASE_SCHEMA = "subcut.case/1"
-KEYS = frozenset(
-    ("schema", "source", "request", "command", "files")
-)  # in the manifest of each kind of result
+# In the manifest of each kind of result.
+KEYS = frozenset(("schema", "source", "request", "command", "files"))
 
 
 @frozen

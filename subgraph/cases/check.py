@@ -38,9 +38,8 @@ FLOATING = frozenset((1, FLOAT16, 11, 16))  # float, float16, double, bfloat16
 TYPES_DIFFER = re.compile("inconsistent type|elem type differs")  # errors of onnx's inference
 REFUSED = "refused"  # status of a cut that onnx refuses
 
-Rerun = Callable[
-    [int, Path], Records
-]  # sample and folder → outputs of a second run of the whole model
+# Sample and folder → outputs of a second run of the whole model.
+Rerun = Callable[[int, Path], Records]
 
 
 def check(

@@ -22,12 +22,13 @@ SMALL = "small"  # in a case: a case with the smallest input that fails in the s
 REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case without changes
 # A folder around cases, left by bisect, sweep or recordings.
 EVIDENCE_SCHEMA = "subcut.evidence/"
+# Of a bisection, the most important first.
 FINDING_FOLDERS = (
     "culprit",
     "flaky",
     "in-doubt",
     "interval",
-)  # of a bisection, the most important first
+)
 RUN_JSON = "run.json"
 SWEEP_JSON = "sweep.json"
 PLAN_JSON = "plan.json"

@@ -38,11 +38,12 @@ ALL = "all"  # keeps every text
 USER = "USER"
 USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER")
 HOST = "HOST"
+# Names of users and hosts that identify nobody, or that subcut prints.
 NOT_PERSONAL = frozenset(
     "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins"
     " localhost subcut onnx model max min mean norm mark will may case cut page rich host"
     " data".split()
-)  # names of users and hosts that identify nobody, or that subcut prints
+)
 MIN_LENGTH = 3  # letters of the name of a user or host; shorter ones are not looked for
 MIN_SECRET_LENGTH = 6  # characters of a secret in the environment
 SECRET = re.compile(
@@ -50,10 +51,11 @@ SECRET = re.compile(
     r"|[_-]key$|[_-]pat$|_pat$|cookie",
     re.I,
 )
+# Of known services.
 _TOKENS = re.compile(
     r"\b(?:hf_\w{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
     r"|AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
-)  # of known services
+)
 _PASSWORD = re.compile(r"[A-Za-z][\w+.-]*://[^\s/@:]*:[^\s/@]+@")
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]+")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w(?![\w@/])")
@@ -62,14 +64,14 @@ _VALUE = r"(?:'[^']*'|\"[^\"]*\"|[^\s,'\"]+)"
 _ASSIGNED = re.compile(rf"([\w.-]+)=({_VALUE})")  # `HF_TOKEN=…`, `--api-key=…`
 _OPTION = re.compile(rf"(--?[A-Za-z][\w-]*\s+)(?!-)({_VALUE})")  # `--api-key …`
 _SHORT = re.compile(r"-[A-Za-z]")  # an option of a program that we do not know: `-p hunter2`
-_PLAIN = re.compile(
-    r"\{\w+\}|-.*|\d{1,4}(?:\.\d{1,3})?"
-)  # a placeholder, an option, a short number
+# A placeholder, an option, a short number.
+_PLAIN = re.compile(r"\{\w+\}|-.*|\d{1,4}(?:\.\d{1,3})?")
 _HOST = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
+# Also in texts that have none: they are looked for in metadata alone.
 _ADDRESSES = {
     "a mail address": _MAIL,
     "the address of a host": re.compile(rf"\w://\w|{_HOST.pattern}"),
-}  # also in texts that have none: they are looked for in metadata alone
+}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
@@ -85,12 +87,10 @@ LEAVING = {
     "CommandLine": "convert run",
 }
 MAPS = frozenset(("renamed", "ranking", "versions", "packages"))  # their own keys are names
-SPEC_KEYS = frozenset(
-    ("candidate", "candidates", "reference", "identity")
-)  # a name or backend below these is a SPEC
-JUDGED = frozenset(
-    (Signature.MISMATCH, Signature.PRECISION, Signature.NAN, Signature.SHAPE)
-)  # `why` is a criterion's
+# A name or backend below these is a SPEC.
+SPEC_KEYS = frozenset(("candidate", "candidates", "reference", "identity"))
+# `why` is a criterion's.
+JUDGED = frozenset((Signature.MISMATCH, Signature.PRECISION, Signature.NAN, Signature.SHAPE))
 
 
 @frozen

@@ -35,9 +35,8 @@ MAX_RATIO = 100  # of the bytes of an unpacked zip and its own
 SMALL = 64 << 20  # bytes that an unpacked zip may have with any ratio
 CHUNK = 1 << 20
 LEVEL = 1  # of compression: tensors shrink no further at 9
-LARGE = (
-    64 << 20
-)  # bytes from which a file is not compressed, nor held in memory: weights shrink by 8 %
+# Bytes from which a file is not compressed, nor held in memory: weights shrink by 8 %.
+LARGE = 64 << 20
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can have
 FORBIDDEN = frozenset('\\:*?"<>|')  # not in a file's name on every system
 EXECUTABLE = 0o111

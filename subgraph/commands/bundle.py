@@ -254,9 +254,8 @@ def candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candid
     log.info("candidate %s, as the case was found", clean(candidate.name))
     resolve.require_trust(candidate.code, asked.result.trust)
     if case.bundle:
-        os.environ["PYTHONDONTWRITEBYTECODE"] = (
-            "1"  # trust covers all files there: what a run adds would end it
-        )
+        # Trust covers all files there: what a run adds would end it.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     return candidate
 
 

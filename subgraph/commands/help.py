@@ -132,9 +132,8 @@ def _write(panels: Mapping[str, list[tuple[str, str]]], formatter: Any) -> None:
             formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=width)
 
 
-BREAKS = frozenset(
-    "=:@"
-)  # the characters of bash's COMP_WORDBREAKS that occur in names without quotes
+# The characters of bash's COMP_WORDBREAKS that occur in names without quotes.
+BREAKS = frozenset("=:@")
 
 
 def join_words(words: Sequence[str], at: int) -> tuple[list[str], int, int]:

@@ -57,9 +57,8 @@ class TensorChoice:
     outputs: bool = False
     fail_fast: bool = False
     save: str | None = None
-    every_output: bool = (
-        False  # recordings agree only if each was compared, those that are constant as well
-    )
+    # Recordings agree only if each was compared, those that are constant as well.
+    every_output: bool = False
     every_row: bool = False  # of the table
     power: int = 0
 

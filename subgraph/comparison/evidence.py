@@ -29,9 +29,8 @@ from subgraph.storage.tensors import Value
 from subgraph.types import Array, Arrays
 
 MAX_ERROR_RATIO = 0.25  # of the distance of an answer that does not depend on the model
-MIN_SLOPE = (
-    0.1  # of the largest value: with less, an error of the logits hardly reaches the outputs
-)
+# Of the largest value: with less, an error of the logits hardly reaches the outputs.
+MIN_SLOPE = 0.1
 MIN_SPREAD = 1e-6  # of the largest value: values that are closer are equal
 NUMBERS = ("float", "complex", "integer", "boolean")
 SEED = 2  # of other inputs

@@ -25,9 +25,8 @@ from subgraph.storage.tensors import Value, find_largest
 from subgraph.types import Array, frozen
 from subgraph.verdict import Worst
 
-SMALL_INTEGERS = frozenset(
-    "int2 int4 uint2 uint4".split()
-)  # of ml_dtypes; their numpy kind is not "i" or "u"
+# Of ml_dtypes; their numpy kind is not "i" or "u".
+SMALL_INTEGERS = frozenset("int2 int4 uint2 uint4".split())
 NO_NUMBERS = "OUSTb"  # numpy kinds: strings, bytes and booleans
 
 
@@ -114,9 +113,8 @@ class Pair:
         """S: the largest |reference| of the elements that are finite in both; 0 without such."""
         if not _is_numeric(self):
             return 0.0
-        reference = self.values[
-            0
-        ]  # from its largest and smallest value, since |reference| would be another copy
+        # From its largest and smallest value, since |reference| would be another copy.
+        reference = self.values[0]
         return max(float(reference.max(initial=0)), -float(reference.min(initial=0)))
 
     @cached_property
@@ -370,9 +368,8 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
     actual = actual[defined]
     if not expected.size:
         return None
-    order = np.argsort(-actual, axis=1, kind="stable")[
-        :, :BEST
-    ]  # equal values in the order of their indices
+    # Equal values in the order of their indices.
+    order = np.argsort(-actual, axis=1, kind="stable")[:, :BEST]
     hits = np.take_along_axis(expected, order, axis=1) == expected.max(axis=1, keepdims=True)
     hits &= ~np.isnan(actual).any(axis=1, keepdims=True)
     return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(axis=1).mean())}

@@ -21,9 +21,8 @@ from subgraph.reach import flatten, ungroup
 from subgraph.text import clean, columns, count, distinct, short
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
-ADVANCE = (
-    6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
-)
+# Pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em).
+ADVANCE = 6.7
 # columns of a text; the rest is in its title
 NAME = 26
 NAME_NARROW = 19

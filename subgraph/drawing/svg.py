@@ -153,9 +153,8 @@ def _draw(layout: Layout, marks: Marks) -> list[str]:
 
 
 def _text(text: str) -> str:
-    return escape(
-        clean(text).replace("\ufffe", "").replace("\uffff", "")
-    )  # XML cannot hold these two
+    # XML cannot hold these two.
+    return escape(clean(text).replace("\ufffe", "").replace("\uffff", ""))
 
 
 def _title(names: Iterable[str]) -> str:

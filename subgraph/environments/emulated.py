@@ -23,14 +23,15 @@ from subgraph.reach import flatten
 from subgraph.storage.folders import cache_folder
 from subgraph.system import PYTHON, hardware
 
-PROCESSORS = {
-    "aarch64": "arm64"
-}  # by the name that wheels and kernels use: the distribution's name
+# By the name that wheels and kernels use: the distribution's name.
+PROCESSORS = {"aarch64": "arm64"}
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6", "libgomp1")
+# Of the processor: imports of the worker in addition to a runtime and numpy.
 BESIDE = (
     "ml_dtypes",
     "protobuf",
-)  # of the processor: imports of the worker in addition to a runtime and numpy
+)
+# Minor versions, of the platforms that wheels are built for.
 GLIBC = (
     17,
     24,
@@ -42,7 +43,7 @@ GLIBC = (
     35,
     38,
     39,
-)  # minor versions, of the platforms that wheels are built for
+)
 SECONDS = 60  # that the emulator may take to print its version
 NEW = 10  # major version of qemu: older ones crash in newer kernels
 HINT = (
@@ -228,9 +229,8 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
     script = work / PYTHON
     script.parent.mkdir(parents=True, exist_ok=True)
     (script.parent / STARTED).symlink_to(original)
-    program = " || ".join(
-        f"command -v {name}" for name in _programs(processor)
-    )  # another one may be installed later
+    # Another one may be installed later.
+    program = " || ".join(f"command -v {name}" for name in _programs(processor))
     started = shlex.join(["-L", str(own), str(folder / Path(PYTHON).parent / STARTED)])
     script.write_text(f'#!/bin/sh\nexec "$({program})" {started} "$@"\n')
     script.chmod(0o755)

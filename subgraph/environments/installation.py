@@ -34,18 +34,20 @@ SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
 FROM_WHERE = "--index-url and --find-links name other indexes, as for pip"
 LAST_LINES = 6  # of the output of pip that fails
+# Lines without a reason.
 UNTOLD = (
     "WARNING",
     "Collecting",
     "Looking in",
     "  Downloading",
     "Using Python",
-)  # lines without a reason
+)
 ALONE = ("--no-deps", "--only-binary", ":all:")
+# Options of pip: what only disturbs where nobody looks.
 QUIET = (
     "--disable-pip-version-check",
     "--no-input",
-)  # options of pip: what only disturbs where nobody looks
+)
 
 
 @frozen

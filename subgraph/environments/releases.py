@@ -34,18 +34,20 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 LENT = ("subgraph", "onnx")  # on any Python
+# `graph.protobuf` reads models with these: for one processor.
 READERS = (
     "google.protobuf",
     "google._upb",
-)  # `graph.protobuf` reads models with these: for one processor
+)
 BUILT = ("ml_dtypes", "numpy")  # for one version of Python as well
 OLDEST = (3, 11)  # Python that runs a worker
+# Options of pip: without a reachable index, it fails soon.
 LOOKING = (
     "--retries",
     "1",
     "--timeout",
     "15",
-)  # options of pip: without a reachable index, it fails soon
+)
 SECONDS = 120  # that an index may take to reply
 NAME = "RELEASES"
 
@@ -292,9 +294,8 @@ def read_interpreter(python: Path) -> Interpreter:
     if (made / installation.REQUIREMENTS).is_file() and not (
         python.parent / emulated.STARTED
     ).is_symlink():
-        has_numpy = any(
-            word.startswith("numpy") for word in installation.requirements(made)
-        )  # ours: it need not be run
+        # Ours: it need not be run.
+        has_numpy = any(word.startswith("numpy") for word in installation.requirements(made))
         return Interpreter(
             sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else [])
         )

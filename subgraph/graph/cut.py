@@ -66,16 +66,14 @@ if TYPE_CHECKING:
         ValueInfoProto,
     )
 
-MODEL_PARTS = frozenset(
-    ("graph", "functions", "training_info")
-)  # assembled again; training graphs do not fit a cut
+# Assembled again; training graphs do not fit a cut.
+MODEL_PARTS = frozenset(("graph", "functions", "training_info"))
 T = TypeVar("T")  # a class of messages
 # Operator → element type of its first output, of TensorProto.DataType: int64 or bool.
 FIXED_TYPE = dict.fromkeys(MAKES_INT64, 7) | dict.fromkeys(MAKES_BOOL, 9)
 INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))  # of TensorProto.DataType, bool among them
-UNFREEZABLE = PACKED | {
-    "string"
-}  # element types whose .npy file does not hold the bytes of an initializer
+# Element types whose .npy file does not hold the bytes of an initializer.
+UNFREEZABLE = PACKED | {"string"}
 # The fields of a graph that are assembled again.
 GRAPH_PARTS = frozenset(
     (

@@ -34,9 +34,8 @@ from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records
 from subgraph.types import StringMap, frozen
 
-MAX_PIECES = (
-    1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
-)
+# Beyond, the time of converters and runtimes was seen to grow faster than the pieces.
+MAX_PIECES = 1000
 # of a constant that may be in several pieces: eight int64 (pads in 4-D), a scalar of any type
 SHARED_BYTES = 64
 

@@ -20,6 +20,7 @@ FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, na
 # values of AttributeProto.AttributeType
 GRAPH_ATTRIBUTE = 5
 GRAPHS_ATTRIBUTE = 10
+# Type → the field of the value.
 VALUE_FIELDS = {
     1: "f",
     2: "i",
@@ -28,7 +29,7 @@ VALUE_FIELDS = {
     6: "floats",
     7: "ints",
     8: "strings",
-}  # type → the field of the value
+}
 LIST_FIELDS = frozenset(("floats", "ints", "strings"))
 # Operators that hold no body: their attributes are not looked at.
 BODILESS = PROPERTIES.keys() - BODY_OPS

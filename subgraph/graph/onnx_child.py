@@ -53,9 +53,8 @@ def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
     if call == "check":
         onnx.checker.check_model(data, False, False, False)
     else:
-        onnx.checker.check_model_path(
-            os.fsdecode(data), False, False, False
-        )  # as onnx.checker.check_model
+        # As onnx.checker.check_model.
+        onnx.checker.check_model_path(os.fsdecode(data), False, False, False)
     return b""
 
 
@@ -91,9 +90,8 @@ def _extension(folder: Path) -> Any:
         f"{EXTENSION.rpartition('.')[2]}{suffix}"
         for suffix in importlib.machinery.EXTENSION_SUFFIXES
     )
-    files = [
-        folder / name for name in names if (folder / name).is_file()
-    ]  # next to it is a folder of stubs
+    # Next to it is a folder of stubs.
+    files = [folder / name for name in names if (folder / name).is_file()]
     spec = importlib.util.spec_from_file_location(EXTENSION, files[0]) if files else None
     if spec is None or spec.loader is None:
         sys.path.append(str(folder.parent))

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 
 SECONDS = 60  # of processor time per call, and
-BYTES_PER_SECOND = (
-    50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
-)
+# Of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s.
+BYTES_PER_SECOND = 50_000
 MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
 MEMORY_PER_BYTE = 64  # of the model more; measured: 80,000 nodes, 3 MB, take 135 MB
 COPIES = 4  # of a model's bytes that onnx holds at once

@@ -23,9 +23,8 @@ from subgraph.types import StringMap
 
 MIN_OPSET = 7  # onnx converts no further back
 STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own operators
-MAX_EXPANDED = (
-    10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
-)
+# Nodes, with local functions inlined; the largest models that anyone runs have 10⁵.
+MAX_EXPANDED = 10_000_000
 # Attributes of newer opsets → value that means the behavior of older opsets; exporters write it
 # down.
 DEFAULTS = {
@@ -182,9 +181,8 @@ def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str
 
 
 def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Iterator[str]:
-    present = {
-        str(a.name): a.type for a in node.attribute if not a.name.startswith("__")
-    }  # which tools reserve
+    # Which tools reserve.
+    present = {str(a.name): a.type for a in node.attribute if not a.name.startswith("__")}
     for name, kind in present.items():
         if name not in known.attributes:
             yield f"has the attribute '{name}', which opset {version} does not know"

@@ -58,9 +58,8 @@ if TYPE_CHECKING:
 
 WALK_ABOVE = 32 << 20  # bytes; a smaller file is parsed faster than walked
 STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed
-INLINE_LIMIT = (
-    1 << 30
-)  # bytes of weights inside a file; more go to a .data file (a protobuf message ends at 2 GiB)
+# Bytes of weights inside a file; more go to a .data file (a protobuf message ends at 2 GiB).
+INLINE_LIMIT = 1 << 30
 ALIGN = 4096  # bytes; onnxruntime maps external data by page
 
 WINDOW = 32 << 10  # bytes read at a time while walking

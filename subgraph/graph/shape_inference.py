@@ -46,13 +46,11 @@ RUNTIME_OWN = frozenset(
     " ThresholdedRelu".split()
 )
 RUNTIME_DOMAIN = "#onnxruntime"
-FIRST_TRACKED_OPSET = (
-    5  # before it Reshape had no shape input, and no operator's output shape depended on values
-)
+# Before it Reshape had no shape input, and no operator's output shape depended on values.
+FIRST_TRACKED_OPSET = 5
 
-Errors: TypeAlias = dict[
-    tuple[int | None, str], None
-]  # ordered set of (node, message) of one inference
+# Ordered set of (node, message) of one inference.
+Errors: TypeAlias = dict[tuple[int | None, str], None]
 
 
 @frozen

@@ -33,14 +33,13 @@ from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, from_bits, read_npy
 from subgraph.types import Array, frozen
 
-BATCH_BYTES = (
-    200 << 20
-)  # of the tensors of one run, as far as their sizes are known before; or, where that is more,
-# the memory and the disk that are free, divided by this: each run computes all from the inputs on
+# Of the tensors of one run, as far as their sizes are known before; or, where that is more, the
+# memory and the disk that are free, divided by the next number: each run computes all from the
+# inputs on.
+BATCH_BYTES = 200 << 20
 BATCH_PARTS = 10
-FIRST_UNKNOWN = (
-    8  # tensors of unknown size in the first batch; their sizes give the estimate for others
-)
+# Tensors of unknown size in the first batch; their sizes give the estimate for others.
+FIRST_UNKNOWN = 8
 SIZE_MARGIN = 2  # tensors of unknown size are estimated at this multiple of the mean known size
 MAX_FAILURES = 3  # nodes at which the reference may fail before measuring stops
 PIECE = 1 << 20  # elements read at a time

@@ -13,11 +13,12 @@ from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, find_family, is_of_tflite
 from subgraph.text import split_signature
 
+# Of onnx.load.
 FORMATS = {
     Family.ONNX_JSON: "json",
     Family.ONNX_TEXT: "onnxtxt",
     Family.ONNX_TEXTPROTO: "textproto",
-}  # of onnx.load
+}
 LARGEST = (1 << 31) - 1  # bytes of a file of protobuf
 
 

@@ -19,9 +19,8 @@ BAD = WORDS[:3]
 PLAIN_SIGNATURES = (None, "mismatch", "throws", "memory", "crash", "timeout")
 MAX_LISTED = 30  # bad tests, per candidate
 MAX_REASONS = 5  # for refusing, per candidate
-VARYING = re.compile(
-    r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\""
-)  # in a message: names and numbers
+# In a message: names and numbers.
+VARYING = re.compile(r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\"")
 WIDTH = 110  # characters of a line of names
 
 

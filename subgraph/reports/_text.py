@@ -47,13 +47,14 @@ MAX_LINES = 24  # of an answer
 COST_COLUMNS = 22  # at most, with blanks: what fits does not depend on how long a run took
 UNBROKEN = 1 << 20  # columns of a line that must be pasted as it is
 INDENT = 11  # columns of a label and the blanks around it
+# Labels that are shown of a further finding.
 BRIEF = (
     "what",
     "error",
     "a bug",
     "rounding",
     "cause",
-)  # labels that are shown of a further finding
+)
 
 
 IN_PLACE = (

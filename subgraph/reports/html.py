@@ -63,6 +63,7 @@ TEMPLATE = "html.jinja"
 COMPARED = "compared.jinja"
 SWEPT = "sweep.jinja"
 PLANNED = "plan.jinja"
+# Worst first.
 SIGNS = {
     SweepOutcome.WRONG: "✗",
     SweepOutcome.CRASHED: "✗",
@@ -70,7 +71,7 @@ SIGNS = {
     SweepOutcome.UNRESOLVED: "?",
     SweepOutcome.REFUSED: "–",
     SweepOutcome.RIGHT: "✓",
-}  # worst first
+}
 MAX_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
 MAX_LISTED = 200  # nodes of a finding

@@ -44,6 +44,5 @@ def render(document: BisectDocument | ComparedDocument) -> str:
     return json.dumps({graph: {"results": results, "thresholds": colors}}, indent=1) + "\n"
 
 
-render_compared = (
-    render  # the worst error of each tensor in place; of several recordings that of the worst
-)
+# The worst error of each tensor in place; of several recordings that of the worst.
+render_compared = render

@@ -77,11 +77,12 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
 }
 RUN = "run"  # the setting of every candidate of command lines, in a table and in a SPEC
 COMMANDS = ("convert", RUN)  # in the order in which they run
+# Of any backend.
 SPEC_OPTIONS: Options = {
     "package": (),
     "python": None,
     "arch": tuple(emulated.PROCESSORS),
-}  # of any backend
+}
 WITH_FORMS = re.compile(r"(\w+)\[([^\]]*)\]:(.*)", re.DOTALL)  # cmd[inputs=float16:NHWC]:./run.sh
 FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads them
 

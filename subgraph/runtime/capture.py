@@ -103,9 +103,10 @@ def _warn_of_drawn_integers(sample: Sample, names: Collection[str]) -> None:
     """Name the integer inputs that are drawn: such an input often selects what the model
     computes."""
     if any("int" in spec.dtype and spec.name in names for spec in sample.specs):
+        # numpy, which few commands need here.
         from subgraph.runtime.load_inputs import (
             iter_drawn_integers,
-        )  # numpy, which few commands need here
+        )
 
         drawn = ", ".join(map(clean, iter_drawn_integers(sample, names)))
         if drawn:  # none where a dimension is unknown, which is the error that follows

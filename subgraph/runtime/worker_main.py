@@ -298,10 +298,11 @@ class Server:
             case NamesRequest():
                 return self.names(request)
             case SourcesRequest():
+                # As first seen here.
                 self._sources = {
                     **command_line.find_imports(),
                     **self._sources,
-                }  # as first seen here
+                }
                 return Sources(self._sources)
             case DropRequest():
                 self.models.pop(request.key, None)

@@ -22,12 +22,13 @@ from subgraph.verdict import Signature, Status
 
 SEEN = 0.97  # how sure the status of a run is whose outputs are judged and not yet attributed
 AS_BEFORE = 0.95  # that a repetition ends as the run before
+# That a region passes; else 1/2.
 PASS_ODDS = {
     Purpose.SHRINK: 0.9,
     Purpose.TAIL: 0.8,
     Purpose.GROWTH: 0.9,
     Purpose.ALIKE: 0.1,
-}  # that a region passes; else 1/2
+}
 LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
 MIN_CHANCE = 1 / 64  # of a query that is named
 MAX_REPLAYS = 128  # searches over the known answers, for one look ahead

@@ -305,9 +305,8 @@ def _find_overflows(wide: Array, dtype: str) -> Array:
 
     info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
     largest = float(info.max)
-    step = math.ldexp(
-        float(info.eps), math.frexp(largest)[1] - 1
-    )  # between the largest and the one below it
+    # Between the largest and the one below it.
+    step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)
     beyond: Array = np.abs(wide) > largest + step / 2
     return beyond
 

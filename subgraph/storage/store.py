@@ -79,12 +79,10 @@ class Store(Closable):
     def __init__(self, root: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.root = root
         self.limit = limit
-        self._guard = (
-            threading.RLock()
-        )  # of the fields below; not held while entries are read or written
-        self._session: Path | None = (
-            None  # our hidden folder: its time is our start, its lock shows that we run
-        )
+        # Of the fields below; not held while entries are read or written.
+        self._guard = threading.RLock()
+        # Our hidden folder: its time is our start, its lock shows that we run.
+        self._session: Path | None = None
         self._sessions: dict[Path, Lock] = {}  # hidden folder → lock, with those no longer written
         self._numbers = itertools.count()
         self._folders: set[Path] = set()
@@ -92,9 +90,8 @@ class Store(Closable):
         self._locks: dict[str, threading.Lock] = {}  # by key, held while `memo` makes an entry
         self._warned: set[str] = set()
         self._unwritable = False
-        self._unmeasured = (
-            limit  # bytes written since the store was measured: the first put measures
-        )
+        # Bytes written since the store was measured: the first put measures.
+        self._unmeasured = limit
 
     def close(self) -> None:
         """Remove folders that were never put, and temporary ones. The store may be used again."""
@@ -362,9 +359,8 @@ def _lock(
 
 
 def _is_full(e: OSError) -> bool:
-    return e.errno in folders.DISK_FULL or " requested and " in str(
-        e
-    )  # numpy's words for a short write, without a number
+    # numpy's words for a short write, without a number.
+    return e.errno in folders.DISK_FULL or " requested and " in str(e)
 
 
 def _delete(path: Path) -> None:

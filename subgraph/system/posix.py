@@ -182,9 +182,8 @@ class ProcessGroup(PipedProcess):
         if self._ended.is_set():  # the system uses its number again
             return
         if strays:
-            self._signal(
-                signal.SIGSTOP
-            )  # it starts no more processes, and stays the parent of all orphans
+            # It starts no more processes, and stays the parent of all orphans.
+            self._signal(signal.SIGSTOP)
             _end_strays(self.pid, self._mark)
         self._signal(signal.SIGKILL)
         if self._guard:  # first: afterwards the number of the group may be another one's
@@ -599,9 +598,8 @@ class Lock(HeldFile):
             BlockingIOError: another process holds it (only without `wait`). OSError: there is no
                 such path.
         """
-        mode = (
-            os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
-        )  # NFS locks for itself only what may be written
+        # NFS locks for itself only what may be written.
+        mode = os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
         self._handle = os.open(path, mode | os.O_CLOEXEC)
         try:
             fcntl.flock(

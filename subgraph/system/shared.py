@@ -23,10 +23,11 @@ else:
 
 CHUNK = 1 << 16  # bytes that are read from a pipe at once; its capacity on Linux
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
+# onnxruntime also leaves a file `.ses` in $TMPDIR.
 OFF = {
     "ORT_DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
-}  # onnxruntime also leaves a file `.ses` in $TMPDIR
+}
 
 
 def disable_telemetry(env: StringMap | None = None) -> dict[str, str]:

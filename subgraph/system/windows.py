@@ -51,9 +51,8 @@ WEAKER: Strings = (
 )
 MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
 LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
-LOCK_AT = (
-    1 << 62
-)  # the byte that is locked: after all contents, since a lock of Windows keeps others from reading
+# The byte that is locked: after all contents, since a lock of Windows keeps others from reading.
+LOCK_AT = 1 << 62
 # Where another program has a file open: a virus scanner, an indexer, a reader.
 RETRY = 0.01  # seconds between two attempts
 RETRY_FOR = 3.0  # seconds

@@ -515,9 +515,8 @@ def compare_tensors(
         return found
     settlement = _settle(trials, found, is_partial=bool(at or in_place))
     if settlement.decision is Decision.ROUNDING_ALONE:
-        exact = _compare(
-            trials.with_criterion(ROUNDING_ALONE), at, jobs, fail_fast, in_place
-        )  # what has run is stored
+        # Regions that have run are stored.
+        exact = _compare(trials.with_criterion(ROUNDING_ALONE), at, jobs, fail_fast, in_place)
         note = f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"
         return replace(exact, notes=(*prepared.notes, *exact.notes, note))
     if settlement.decision is Decision.NODES_NEEDED:

@@ -225,9 +225,8 @@ def _can_hide_in_rounding(judge: Judge) -> bool:
 
 def _has_own_steps(judge: Judge) -> bool:
     runtime = judge.runtime
-    return (
-        not runtime.is_manual and not runtime.own_model and not judge.score
-    )  # a person runs only regions that the search needs
+    # A person runs only regions that the search needs.
+    return not runtime.is_manual and not runtime.own_model and not judge.score
 
 
 def _agrees_beyond_rounding(judge: Judge, region: Region, result: RunResult) -> bool:

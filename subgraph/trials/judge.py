@@ -60,10 +60,11 @@ from subgraph.verdict import (
 )
 
 MAX_LOST = 1 / 3  # of the largest value: as much a calibration clips on another input
+# Of an output to which no score can be assigned.
 WITHOUT_VALUES = (
     Signature.MISSING,
     Signature.SHAPE,
-)  # of an output to which no score can be assigned
+)
 
 
 SATURATING = ("HardSigmoid", "Sigmoid")  # near 0, their kernels keep no relative precision

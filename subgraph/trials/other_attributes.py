@@ -25,6 +25,7 @@ SHAPING = frozenset(
     " num_heads num_outputs output_dtype output_height output_padding output_shape output_width"
     " strides to".split()
 )
+# Texts that an attribute can have instead of each other.
 WORDS = tuple(
     group.split()
     for group in (
@@ -41,7 +42,7 @@ WORDS = tuple(
         "forward reverse",
         "SAME_UPPER SAME_LOWER",
     )
-)  # texts that an attribute can have instead of each other
+)
 
 
 @frozen

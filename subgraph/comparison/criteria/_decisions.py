@@ -17,9 +17,8 @@ from subgraph.comparison.criteria import Ranking
 from subgraph.comparison.criteria._slices import log_probability_axis, probability_axis
 from subgraph.types import Array, frozen
 
-MIN_VOCABULARY = (
-    1000  # classes of logits; detectors have fewer, whose winners mean nothing where no object is
-)
+# Classes of logits; detectors have fewer, whose winners mean nothing where no object is.
+MIN_VOCABULARY = 1000
 MAX_GAP = 3.0  # times the noise of both classes: a larger margin is no matter of rounding
 
 

@@ -18,11 +18,12 @@ from subgraph.verdict import NOTHING, Signature, Status
 
 FP32 = Precision.FP32
 K = dict.fromkeys(Precision, 3.0) | {FP32: 10.0}  # times the noise: explained
+# Of a slice's scale: errors up to this leave it usable.
 CAP = dict.fromkeys(Precision, 0.2) | {
     FP32: 1e-2,
     Precision.TF32: 0.1,
     Precision.FP16: 0.1,
-}  # of a slice's scale: errors up to this leave it usable
+}
 # of a slice's scale, fp32: errors up to this need no runs; MNN's healthy kernels reach 1.6e-3
 FLOOR = 2e-3
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0

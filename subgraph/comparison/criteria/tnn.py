@@ -48,9 +48,8 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
         return fail(f"max_abs {pair.error:.0f} > {MAX_STEPS} ({pair.reference.dtype.name} values)")
     far = pair.difference > ABSOLUTE  # so neither side of the quotient is 0
     distance = pair.difference[far]
-    reference, candidate = (
-        v[far] / 2 for v in pair.values
-    )  # halves: neither their sum nor distance leaves float64
+    # Halves: neither their sum nor distance leaves float64.
+    reference, candidate = (v[far] / 2 for v in pair.values)
     relative = np.abs(candidate - reference) / (np.abs(reference) + np.abs(candidate))
     wrong = int((relative > RELATIVE).sum())
     if not wrong:

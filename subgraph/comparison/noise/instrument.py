@@ -149,13 +149,11 @@ class _Instrumentation:
             tuple[str, str], tuple[str, str]
         ] = {}  # label and type -> names of its two scalars
         self.number = 0  # of tensors perturbed
-        self.fixed = {
-            t.name for t in model.graph.initializer
-        }  # and what depends on shapes and weights alone
+        # Weights, and what depends on shapes and weights alone.
+        self.fixed = {t.name for t in model.graph.initializer}
         self.shifts: dict[str, str] = {}
-        self.sums = NodeWriter(
-            self.constants, self.opset, f"{MARK}check:"
-        )  # of the tensors that are to be finite
+        # Of the tensors that are to be finite.
+        self.sums = NodeWriter(self.constants, self.opset, f"{MARK}check:")
 
     def run(self, outputs: Sequence[str]) -> Instrumented:
         graph = self.graph
@@ -171,9 +169,8 @@ class _Instrumentation:
         weights = {t.name for t in graph.initializer}
         for tensor in graph.initializer:
             tensor.name = self.raw.get(tensor.name, tensor.name)
-        inputs = [
-            v for v in graph.input if v.name not in weights
-        ]  # before IR version 4 weights were inputs as well
+        # Before IR version 4 weights were inputs as well.
+        inputs = [v for v in graph.input if v.name not in weights]
         raw_inputs = {v.name: self.raw[v.name] for v in inputs if v.name in self.raw}
         for value in inputs:
             value.name = self.raw.get(value.name, value.name)
@@ -369,10 +366,11 @@ UNKNOWN = ""
 # Op -> type of its output if neither an input nor an attribute determines it.
 DEFAULTS = {"QuantizeLinear": "uint8", "ConstantOfShape": "float32", "SequenceEmpty": UNKNOWN}
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+# Position of the first input that becomes the body's input of that position.
 FIRST_CARRIED = {
     "Loop": 2,
     "Scan": 0,
-}  # position of the first input that becomes the body's input of that position
+}
 
 
 def element_types(

@@ -121,9 +121,8 @@ def draw_untied_shift(
     """
     dtype = values.dtype.name
     wide = values.astype(wider(dtype), copy=False)
-    moves = np.abs(wide) <= min(
-        MAX_PERTURBED, Precision.from_dtype(dtype).largest / 2
-    )  # False for NaN
+    # False for NaN.
+    moves = np.abs(wide) <= min(MAX_PERTURBED, Precision.from_dtype(dtype).largest / 2)
     shifts = np.asarray(np.random.default_rng(key).uniform(-times, times, values.shape), wide.dtype)
     if claim is Precision.INT8:
         plateau = mask_plateau(wide)
@@ -158,9 +157,8 @@ def round_to_claim(values: Array, claim: Precision) -> Array:
         wide = values.astype(np.float32)
         lost = np.uint32(Precision.FP32.bits - claim.bits)
         bits = wide.view(np.uint32)
-        half = (
-            np.uint32(1 << (lost - 1)) - np.uint32(1) + ((bits >> lost) & np.uint32(1))
-        )  # ties to even
+        # Ties to even.
+        half = np.uint32(1 << (lost - 1)) - np.uint32(1) + ((bits >> lost) & np.uint32(1))
         rounded = ((bits + half) >> lost << lost).view(np.float32)
         return np.where(np.isfinite(wide), rounded, wide).astype(values.dtype)
     with np.errstate(over="ignore"):

@@ -409,9 +409,8 @@ def _is_void(
     ):
         return True
     judged = {*sampler.region.outputs} - {*sampler.sites.behind_choice}
-    known = [
-        n for n in judged if n in tensors and n in sampler.tensors
-    ]  # an operator test has its outputs only
+    # An operator test has its outputs only.
+    known = [n for n in judged if n in tensors and n in sampler.tensors]
     return any(_lost_values(sampler.tensors[n], tensors[n], folder) for n in known)
 
 

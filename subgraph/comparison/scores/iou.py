@@ -23,9 +23,8 @@ def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     name = next(iter(outputs[0]))
     found = [np.asarray(given[name], np.float64) for given in outputs]
     wanted = [np.asarray(true.get("label", true.get(name)), np.float64) for true in truth]
-    judged = (
-        found if "label" in truth[0] else wanted
-    )  # a quantized probability may be a little below 0
+    # A quantized probability may be a little below 0.
+    judged = found if "label" in truth[0] else wanted
     limit = 0.0 if any(np.nanmin(a, initial=0) < LOGIT for a in judged) else 0.5
     shares = []
     for a, b in zip(found, wanted, strict=True):

@@ -16,10 +16,11 @@ from subgraph.types import Array
 
 MAX_AXES = 6  # longer than 1: 719 orders
 COLORS = 3
+# By the length of the axis.
 SWAPPED = {
     3: ([2, 1, 0], "RGB for BGR"),
     4: ([2, 1, 0, 3], "RGBA for BGRA"),
-}  # by the length of the axis
+}
 IMAGE_LAYOUTS = {
     (0, 2, 3, 1): " (NHWC for NCHW)",
     (0, 3, 1, 2): " (NCHW for NHWC)",

@@ -52,9 +52,8 @@ SIGNED = (
     TensorProto.INT32,
     TensorProto.INT64,
 )
-Barrier = Callable[
-    [Substitution, str, str, int], object
-]  # between two tensors of this element type
+# Between two tensors of this element type.
+Barrier = Callable[[Substitution, str, str, int], object]
 
 
 class NodeChange(NamedTuple):

@@ -31,11 +31,12 @@ INTEGERS = (
 FIXED = ", for these shapes and sizes"
 MAX_ALONE = 12  # nodes that a form is tried on one by one
 FIRST = -1  # the place before all nodes
+# Opset since which axes are an input; others: 18.
 AXES_INPUT = {
     "ReduceSum": 13,
     "Squeeze": 13,
     "Unsqueeze": 13,
-}  # opset since which axes are an input; others: 18
+}
 
 
 class RegionModel:

@@ -13,6 +13,7 @@ from subgraph.graph.rewrites._region_model import (
 )
 
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}  # per direction
+# Inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P.
 PER_DIRECTION = (
     1,
     2,
@@ -20,7 +21,7 @@ PER_DIRECTION = (
     5,
     6,
     7,
-)  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P
+)
 
 
 def _fits(node: NodeProto, new: Substitution, direction: str) -> bool:

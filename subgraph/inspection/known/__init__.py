@@ -52,9 +52,8 @@ from subgraph.types import StringMap, frozen
 
 HOME = Path(__file__).parent
 MAX_TESTS = 2  # that a command names
-OPERATOR = re.compile(
-    r'^operator *= *"(\w+)"', re.MULTILINE
-)  # what a file is about, without reading all of it
+# Keys that show the subject of a file; the rest of it is not read.
+OPERATOR = re.compile(r'^operator *= *"(\w+)"', re.MULTILINE)
 # Conditions that can be satisfied, as `KEY = VALUE`.
 CONDITION = re.compile(
     r"(?P<of>of [0-9]{1,9} )*"

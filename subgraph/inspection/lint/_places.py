@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 Shape = list[Any]  # a dimension is a size, a symbol's name, or None
 Types: TypeAlias = "Mapping[str, TypeProto]"
 
-MAX_CONSTANT = (
-    1 << 16
-)  # elements; a larger constant is a weight, whose values no rule about a node reads
+# Elements; a larger constant is a weight, whose values no rule about a node reads.
+MAX_CONSTANT = 1 << 16
 # Attributes of Constant → element type of the value.
 VALUES = {
     "value_float": "float32",
@@ -43,16 +42,16 @@ VALUES = {
     "value_floats": "float32",
     "value_ints": "int64",
 }
+# Raised by damaged tensors; see rule `invalid`.
 UNREADABLE = (
     ModelError,
     OSError,
     ValueError,
     TypeError,
     KeyError,
-)  # raised by damaged tensors; see rule `invalid`
-NodePath = tuple[
-    int, ...
-]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
+)
+# Index of a top-level node, of a body in it, of a node in that, of a body in that ….
+NodePath = tuple[int, ...]
 FLOATS = frozenset(("float32", "float64", "bfloat16", "float16"))
 
 

@@ -14,11 +14,12 @@ from subgraph.reach import group_values
 from subgraph.types import StringMap
 
 ABSENT = object()
+# Defaults that onnx's schema has only in its texts.
 ALONG_AXES = {
     "dilations": "1",
     "strides": "1",
     "pads": "0",
-}  # defaults that onnx's schema has only in its texts
+}
 
 
 def check(context: LintContext) -> Issues:

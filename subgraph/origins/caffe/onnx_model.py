@@ -50,12 +50,13 @@ _BOTTOMS = {
 _NamedShapes: TypeAlias = "Iterable[tuple[str, Sequence[int]]]"
 _MANY_TOPS = ("Slice", "Split")
 _INPUTS = "AnnotatedData Data DummyData HDF5Data ImageData Input MemoryData WindowData".split()
+# They measure or write, and compute nothing on.
 _IGNORED = (
     "Accuracy",
     "DetectionEvaluate",
     "HDF5Output",
     "Silence",
-)  # they measure or write, and compute nothing on
+)
 # Types of layers before 2014: their names in capitals, `INNER_PRODUCT` for InnerProduct.
 _V1_TYPES = {"SOFTMAXLOSS": "SoftmaxWithLoss"} | {
     name.upper(): name

@@ -12,9 +12,8 @@ from typing import Any
 
 # next to the recorded values: the reason why inputs or outputs of the two models were not paired
 UNPAIRED = ".unpaired"
-Declared = tuple[
-    str, Sequence[Any] | None
-]  # element type, "" for unknown; sizes, of which some may be no number
+# Element type, "" for unknown; sizes, of which some may be no number.
+Declared = tuple[str, Sequence[Any] | None]
 
 
 class UnpairedError(Exception):

@@ -47,9 +47,8 @@ def _prepare(model: Path) -> Iterator[tuple[str, str]]:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
-        loaded = tf.keras.models.load_model(
-            str(model), compile=False
-        )  # safe mode: a Lambda's code is not run
+        # Safe mode: a Lambda's code is not run.
+        loaded = tf.keras.models.load_model(str(model), compile=False)
         loaded.export(folder, verbose=False)
         yield SAVED_MODEL, folder
 

@@ -28,10 +28,11 @@ ADD_VERSION = 2  # the first that adds int8
 IR_VERSION = 8
 OPSET = 17
 MAX_BYTES = (1 << 31) - (1 << 20)  # of a flatbuffer, and of a protobuf
+# Of element types; others are called as in the schema.
 _ONNX_NAMES = {
     "FLOAT32": "FLOAT",
     "FLOAT64": "DOUBLE",
-}  # of element types; others are called as in the schema
+}
 
 
 def _index_names(enum: type) -> dict[int, str]:

@@ -371,9 +371,8 @@ def convert_program(path: Path, trust: bool = False) -> Path:
             code="package.not-installed",
         )
     path = path.absolute()
-    command = children.python(
-        "-c", CODE.format(json.dumps(str(path)))
-    )  # a literal of Python as well
+    # A literal of Python as well.
+    command = children.python("-c", CODE.format(json.dumps(str(path))))
     shown = f"torch.export.load({path.name!r}), which unpickles it"
     trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
 

@@ -198,9 +198,8 @@ class SeenRuns:
 # ------------------------------------------------------------ in place
 # A run with intermediate tensors as outputs: the items that are wrong in it.
 
-UNFAITHFUL = (
-    0.1  # of the largest final error: from here on a profile shows another run than the plain one
-)
+# Of the largest final error: from here on a profile shows another run than the plain one.
+UNFAITHFUL = 0.1
 
 
 def tap_region(nodes: NodeItems, items: Items) -> Region:

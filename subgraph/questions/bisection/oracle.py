@@ -39,9 +39,8 @@ from subgraph.text import count
 from subgraph.trials.pooled_runs import run_pooled
 from subgraph.verdict import ENDED, Status, Verdict
 
-CLAIMED_LABELS = frozenset(
-    ("precision", "range")
-)  # of outputs that agree at the claimed precision only
+# Of outputs that agree at the claimed precision only.
+CLAIMED_LABELS = frozenset(("precision", "range"))
 Ran = tuple[RunResult, Status]
 
 
@@ -260,9 +259,8 @@ class RunsAhead(Closable):
         """Begin a search: `ahead` names the runs that it is likely to need."""
         self.close()
         self._ahead = ahead
-        self._executor = ThreadPoolExecutor(
-            2 * self.workers
-        )  # those that end, and their successors
+        # Those that end, and their successors.
+        self._executor = ThreadPoolExecutor(2 * self.workers)
 
     def wait_for(self, queries: Sequence[Query]) -> None:
         """Return when all of these have run; others go on."""

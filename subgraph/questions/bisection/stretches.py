@@ -50,9 +50,8 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     of_items = [oracle.region([k]).weights for k in everything]
     costs = [Cost(pick(held, names)) for names in of_items]
     total = sum(dict(flatten(cost.weights.items() for cost in costs)).values())
-    most = min(
-        int(room * CANDIDATE_SHARE), total // 2
-    )  # two stretches at least: the whole was too much
+    # Two stretches at least: the whole was too much.
+    most = min(int(room * CANDIDATE_SHARE), total // 2)
     return [tuple(items) for items in stretches(costs, [0] * (len(costs) + 1), most)]
 
 
@@ -97,9 +96,8 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
         limits = settings.subtract(sum(f.counts.total() for f in found), settings.clock() - begin)
         search = oracle.search(replace(limits, within=within, repeat=1))
         findings = yield from each(search, number_step)
-        found.append(
-            replace(findings, counts=findings.counts.exclude(Purpose.BASELINE))
-        )  # answered without a run
+        # Answered without a run.
+        found.append(replace(findings, counts=findings.counts.exclude(Purpose.BASELINE)))
         if findings.stopped:
             break
     return _join_results(oracle, found, len(parts))

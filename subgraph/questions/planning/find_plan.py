@@ -58,9 +58,8 @@ MANY = 64  # places, from which on they are measured in groups first where the t
 GROUP = 16  # places
 
 
-Levels = Mapping[
-    int, int
-]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
+# By place that is kept: 1 … of the gears, the next number is float; others are lowered.
+Levels = Mapping[int, int]
 
 
 @frozen
@@ -199,9 +198,8 @@ class ModelRunner:
             trials.model.values.digest([sample[n] for n in trials.graph.inputs])
             for sample in trials.model.values.records
         ]
-        lowering = (
-            other.identity if other else self.models.twin.precision
-        )  # a command is part of the candidate's key
+        # A command is part of the candidate's key.
+        lowering = other.identity if other else self.models.twin.precision
         return digest(
             "plan/3",
             __version__,
@@ -273,9 +271,8 @@ class ModelRunner:
             read: "" if isinstance(form, Dynamic) else form.dtype
             for read, form in self.models.how(levels).items()
         }
-        reads = [
-            f"{i} {name} {dtype}" for (i, name), dtype in types.items()
-        ]  # `_identity` has the scales
+        # `_identity` has the scales.
+        reads = [f"{i} {name} {dtype}" for (i, name), dtype in types.items()]
         kept = self.models.find_kept_nodes(levels).nodes if self.models.twin.by_command else ()
         return digest(self._identity, [*kept], sorted(reads))
 

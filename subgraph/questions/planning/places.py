@@ -75,9 +75,8 @@ class Rounded:
 
 Form = Quantized | Dynamic
 Lowering = Form | Rounded
-Read = tuple[
-    int, str
-]  # a node, or OUTPUT, and the tensor that it reads; "": the node computes in another float type
+# A node, or OUTPUT, and the tensor that it reads; "": the node computes in another float type.
+Read = tuple[int, str]
 
 
 @frozen

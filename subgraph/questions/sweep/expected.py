@@ -51,10 +51,11 @@ from subgraph.verdict import Judgement, Signature, Status, Verdict, join_judgeme
 from subgraph.version import __version__
 
 NOISE = "noise"  # the criterion that needs rounding noise
+# Of the scale: eight roundings, as in `cases.check`.
 FLOORS = {
     "float16": 8 * 2.0**-11,
     "bfloat16": 8 * 2.0**-8,
-}  # of the scale: eight roundings, as in `cases.check`
+}
 BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
 # the basis of a verdict
 CRITERION = "criterion"
@@ -113,9 +114,8 @@ class Runtime:
         if not result.failure:
             return result
         process = result.failure.process
-        ended = (
-            bool(process.get("signal")) or process.get("exit_code") is not None
-        )  # also what it started
+        # Also what it started.
+        ended = bool(process.get("signal")) or process.get("exit_code") is not None
         phase = "run" if result.build else "build"
         process = dict(process) | {"died": ended or result.ended, "while": phase}
         return replace(result, failure=replace(result.failure, process=process))

@@ -162,9 +162,8 @@ def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
     if not tensor.HasField("shape"):
         return Port(declared.name, dtype, None)
     sizes = (d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
-    return Port(
-        declared.name, dtype, tuple(None if n is not None and n < 0 else n for n in sizes)
-    )  # Paddle: -1 is open
+    # Paddle: -1 is open.
+    return Port(declared.name, dtype, tuple(None if n is not None and n < 0 else n for n in sizes))
 
 
 def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Array]:

@@ -191,9 +191,8 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
         BackendError: no such device, or a property that means nothing to it.
     """
     ov = _runtime()
-    opset = (
-        ov.opset13 if hasattr(ov, "opset13") else import_module("openvino.runtime.opset10")
-    )  # before 2025
+    # Before 2025.
+    opset = ov.opset13 if hasattr(ov, "opset13") else import_module("openvino.runtime.opset10")
     value = opset.parameter([1], ov.Type.f32)
     tiny = ov.Model([opset.relu(value)], [value])
     try:

@@ -275,12 +275,10 @@ def make_settings(options: Fields) -> Any:
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
         settings.enable_cpu_mem_arena = False
-        settings.enable_mem_pattern = (
-            False  # made in the first run, in time quadratic in the nodes: 10 s of 80,000
-        )
-        settings.add_session_config_entry(
-            "session.intra_op.allow_spinning", "0"
-        )  # each model runs once
+        # Made in the first run, in time quadratic in the nodes: 10 s of 80,000.
+        settings.enable_mem_pattern = False
+        # Each model runs once.
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     settings.enable_mem_reuse = _is_on(options.get("reuse", True))
     settings.intra_op_num_threads = _foreign.threads("ort", {"threads": 0, **options})
     settings.inter_op_num_threads = 1

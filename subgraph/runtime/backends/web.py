@@ -63,11 +63,12 @@ FIREFOX = (
     *("firefox", "firefox-esr", "/Applications/Firefox.app/Contents/MacOS/firefox"),
     "C:/Program Files/Mozilla Firefox/firefox.exe",
 )
+# Where each word of a user is looked for.
 NAMES = {
     "": (*CHROMIUM, *FIREFOX),
     "chromium": CHROMIUM,
     "firefox": FIREFOX,
-}  # where each word of a user is looked for
+}
 WEBKIT = "webkit"  # no browser that is installed can be driven: `playwright install webkit`
 # Where there is no GPU: chromium's renderer in software.
 IN_SOFTWARE = (
@@ -87,9 +88,8 @@ RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 MINUTES = 10  # that npm may take
 TAKES_A_PAGE = 60_000  # milliseconds
 STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
-PLACE = re.compile(
-    r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])"
-)  # before the message: where it was built
+# Before the message: where it was built.
+PLACE = re.compile(r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])")
 
 
 def version(options: Fields) -> str:
@@ -223,9 +223,8 @@ def load(model: Path, options: Fields) -> Run:
         ports = index_by_name(outputs)
         return {one["name"]: page.server.array(one, ports[one["name"]]) for one in given["outputs"]}
 
-    weakref.finalize(
-        run, page.living.discard, session
-    )  # the page releases it with the next request
+    # The page releases it with the next request.
+    weakref.finalize(run, page.living.discard, session)
     return run
 
 
@@ -332,9 +331,8 @@ class _Page:
 def _driver() -> Any:
     """Playwright, started once: a process takes no second one."""
     package = _foreign.package("playwright.sync_api", "web")
-    os.environ["TMPDIR"] = short_name(
-        tempfile.gettempdir()
-    )  # the browser's own folders go with this process's
+    # The browser's own folders go with this process's.
+    os.environ["TMPDIR"] = short_name(tempfile.gettempdir())
     return package.sync_playwright().start()
 
 

@@ -33,9 +33,8 @@ FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
 # items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone
 LONG_WHOLE = 64
 NEAR = 6  # items on both sides of a region, with which one that is refused alone is run
-GRADED = (
-    0.5  # of the region's share, in a neighbor that agrees: the error is there, below its limit
-)
+# Of the region's share, in a neighbor that agrees: the error is there, below its limit.
+GRADED = 0.5
 CANCELS = (
     "accounts for little of the whole error because errors of other pieces cancel it or exceed it"
 )

@@ -36,9 +36,8 @@ DOMAIN = "subcut.approximation"
 SLOPE = math.sqrt(2 / math.pi)
 CUBIC = 0.044715
 QUICK = 1.702  # GELU by the logistic function: x σ(QUICK x)
-LOWERED = (
-    60801 / 2**20
-)  # Schraudolph, "A fast, compact approximation of the exponential function", 1999
+# Schraudolph, "A fast, compact approximation of the exponential function", 1999.
+LOWERED = 60801 / 2**20
 
 # A power of two whose fraction is a straight line, as the bits of a float are read: t of u.
 EXP = f"""

@@ -166,6 +166,7 @@ CONCLUSIONS = (
         "a bug, more likely than not: onnx's own evaluator agrees with the reference",
     ),
 )
+# In the order of conclusions.
 QUOTED = (
     Fact.INPUT,
     Fact.EXPORT,
@@ -177,7 +178,7 @@ QUOTED = (
     Fact.KNOWN,
     Fact.APPROXIMATE,
     Fact.SOMEWHERE,
-)  # in the order of conclusions
+)
 # The facts of the conclusions that the candidate rounds, and does nothing wrong; "probably" is not
 # enough.
 ROUNDING = frozenset(

@@ -342,10 +342,11 @@ def _run_with(trials: Trials, region: Region, options: StringMap, folder: str) -
     )
     try:
         with with_candidate(trials, other, folder) as changed:
+            # The user may declare a finer one than the backend's own.
             claims = (
                 trials.judge.precision,
                 trials.runtime.about.precision,
-            )  # the user may declare a finer one than the backend's own
+            )
             return _OtherRun(
                 changed.verdict(region),
                 changed.judge.precision.eps < max(claims, key=Precision.roundoff).eps,

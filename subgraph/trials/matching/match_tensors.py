@@ -34,9 +34,8 @@ from subgraph.trials.matching.matched_tensor import Axes, MatchedTensor, Matches
 from subgraph.trials.matching.name_forms import ENDINGS, expand_map
 from subgraph.types import Array, StringMap, frozen
 
-NEAR = (
-    0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
-)
+# Relative l2 distance up to which values may be the same tensor: int8 nets drift by less.
+NEAR = 0.1
 CLEARER = 4.0  # a match must be nearer than any rival by this factor
 WORK_OF_QUANTIZERS = frozenset(("Clip", "Relu"))  # if the range of their codes begins at 0
 SURELY = 1e-6  # a distance of rounding alone
