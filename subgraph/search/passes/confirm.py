@@ -252,7 +252,7 @@ WHOLE_RUNS = 2
 DIFFERING_WHOLE_RUNS = FRESH_WHOLE_RUNS = 4
 MAX_WHOLE_RUNS = 7  # of a full model that agrees
 # Duration of all repeats of a full model that agrees, beyond the first of them.
-REPEATS_SECONDS = 2.0
+REPEATS_SECONDS = 1.0
 FLAKY_WHOLE_RUNS = 8  # once the full model is known to be flaky
 ERROR = 0.005  # accepted error per answer of a flaky search
 MIN_RATE = 0.25  # below this rate no search of reasonable length finds anything
