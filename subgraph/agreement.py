@@ -114,7 +114,7 @@ def disagreement(
         running = stack.enter_context(asked.reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
         verdict, is_settled = _run_whole(trials)
-        seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")
+        seen = clean(f"{path.name} on {candidate.name}: {_find_reason(verdict)}")
         if verdict.agrees and is_settled:
             unread = any(output.is_unresolved for output in verdict.outputs)
             return (
@@ -154,7 +154,7 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
     return verdict, is_settled
 
 
-def _reason(verdict: Verdict) -> str:
+def _find_reason(verdict: Verdict) -> str:
     """Return the reason, with the output and the sample that decide."""
     unread = [output for output in verdict.outputs if output.is_unresolved]
     about = unread[0] if unread and verdict.agrees else verdict.worst
@@ -170,7 +170,7 @@ def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
     if shown.agree and (shown.whole.verdict.fails or shown.whole.pieces):
         return None  # within the precision that the candidate claims, or what its pieces do
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
-    lines = [flaky if shown.agree else reports.answer(shown).says, seen, *_explanation(shown)]
+    lines = [flaky if shown.agree else reports.answer(shown).says, seen, *_iter_causes(shown)]
     case = next((finding.case for finding in shown.findings if finding.case), None)
     places = {name: place for name, place in (("case", case), ("report", shown.report)) if place}
     lines += [f"{name}: {place}" for name, place in places.items()]
@@ -178,7 +178,7 @@ def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
     return Disagreement(lines, places)
 
 
-def _explanation(document: BisectDocument) -> Iterable[str]:
+def _iter_causes(document: BisectDocument) -> Iterable[str]:
     """Yield the causes of the first finding, as far as they are known: an optimizer, rounding, a
     bug."""
     return (line for finding in document.findings[:1] if (line := reports.evidence(finding)[0]))

@@ -417,7 +417,9 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorEntry, int]:
         return ErrorEntry(**e.to_json()), e.exit_code
     if isinstance(e, typer.TyperException):
         what = e.format_message()
-        error = ErrorEntry("UsageError", code="usage.command-line", what=what, hint=_usage(e))
+        error = ErrorEntry(
+            "UsageError", code="usage.command-line", what=what, hint=_find_usage_line(e)
+        )
         return error, e.exit_code
     if isinstance(e, MemoryError):
         error = ErrorEntry("MemoryError", code="memory.exceeded", what="out of memory")
@@ -437,7 +439,7 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorEntry, int]:
     return ErrorEntry("InternalError", code=e.code, what=what, hint=hint), INTERNAL
 
 
-def _usage(e: typer.TyperException) -> str:
+def _find_usage_line(e: typer.TyperException) -> str:
     """Return the usage line of the command whose options cannot be read."""
     ctx = getattr(e, "ctx", None)
     if ctx is None or ctx.parent is None:

@@ -101,15 +101,15 @@ def to_json(value: Any) -> Any:
     {'name': 'conv1', 'shape': [1, 64]}
     """
     kind: Any = type(value)
-    return _writer(kind)(value)
+    return _find_writer(kind)(value)
 
 
 @cache
-def _writer(kind: Any) -> Callable[[Any], Any]:
+def _find_writer(kind: Any) -> Callable[[Any], Any]:
     """Return the function by which `to_json` writes values of a type; it is found once, which takes
     longer than to write most values."""
     if is_dataclass(kind):
-        return _writer_of_fields(kind)
+        return _make_writer_of_fields(kind)
     if issubclass(kind, Enum):
         return lambda value: value.value
     if issubclass(kind, float):
@@ -125,7 +125,7 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-def _writer_of_fields(kind: Any) -> Callable[[Any], Any]:
+def _make_writer_of_fields(kind: Any) -> Callable[[Any], Any]:
     parts = [f.name for f in fields(kind) if PART in f.metadata]
     known = [
         (f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False))
@@ -232,7 +232,7 @@ def from_json(kind: type[T], document: Any, what: str = "the document", hint: st
         InputError: it is another document; names the key and what was expected.
     """
     try:
-        return cast("T", _reader(cast("Any", kind))(document))
+        return cast("T", _find_reader(cast("Any", kind))(document))
     except _DepartureError as e:
         raise InputError(f"{what} is damaged: {e}", hint, code="document.damaged") from None
 
@@ -241,14 +241,14 @@ Reader: TypeAlias = Callable[[Any], Any]  # of plain JSON; raises _DepartureErro
 
 
 @cache
-def _reader(kind: Any) -> Reader:
+def _find_reader(kind: Any) -> Reader:
     """Return the function that reads values of a type, once for each type: to take annotations
     apart takes longer than to read."""
     if kind in (object, Any):
         return _require_numbers
-    known = _options(kind)
-    options = [(one, _plain(one)[1], _reader_of(one)) for one in known]
-    expected = " or ".join(dict.fromkeys(TYPES[_plain(one)[0]][1] for one in known))
+    known = _list_options(kind)
+    options = [(one, _find_plain_type(one)[1], _make_reader(one)) for one in known]
+    expected = " or ".join(dict.fromkeys(TYPES[_find_plain_type(one)[0]][1] for one in known))
 
     def read(value: Any) -> Any:
         possible = [(one, reader) for one, types, reader in options if isinstance(value, types)]
@@ -261,16 +261,18 @@ def _reader(kind: Any) -> Reader:
     return read
 
 
-def _reader_of(option: Any) -> Reader:
+def _make_reader(option: Any) -> Reader:
     """Return a reader of values that have the plain type of one option."""
-    plain = _plain(option)[0]
+    plain = _find_plain_type(option)[0]
     if plain is list:
-        return _reader_of_list(option)
+        return _make_reader_of_list(option)
     if plain is dict:
         return (
-            _reader_of_fields(option) if is_dataclass(option) else _reader_of_map(*get_args(option))
+            _make_reader_of_fields(option)
+            if is_dataclass(option)
+            else _make_reader_of_map(*get_args(option))
         )
-    words = _words(option)
+    words = _list_words(option)
     is_number = get_origin(option) is Annotated
     made = option if isinstance(option, type) and issubclass(option, (Enum, Path)) else None
 
@@ -290,11 +292,11 @@ def _reader_of(option: Any) -> Reader:
     return read
 
 
-def _reader_of_list(option: Any) -> Reader:
+def _make_reader_of_list(option: Any) -> Reader:
     args = get_args(option)
     origin = get_origin(option)
-    fixed = [_reader(one) for one in args] if origin is tuple and args[-1] is not ... else None
-    reader = _reader(args[0])
+    fixed = [_find_reader(one) for one in args] if origin is tuple and args[-1] is not ... else None
+    reader = _find_reader(args[0])
 
     def read(value: list[Any]) -> Any:
         readers = [reader] * len(value) if fixed is None else fixed
@@ -313,9 +315,9 @@ def _reader_of_list(option: Any) -> Reader:
     return read
 
 
-def _reader_of_map(keys: Any, values: Any) -> Reader:
-    needed = _words(keys)
-    reader = _reader(values)
+def _make_reader_of_map(keys: Any, values: Any) -> Reader:
+    needed = _list_words(keys)
+    reader = _find_reader(values)
 
     def read(value: JsonObject) -> Any:
         if missing := next((word for word in needed if word not in value), None):
@@ -333,10 +335,10 @@ def _reader_of_map(keys: Any, values: Any) -> Reader:
     return read
 
 
-def _reader_of_fields(kind: Any) -> Reader:
+def _make_reader_of_fields(kind: Any) -> Reader:
     @cache
     def readers() -> list[tuple[_Field, Reader]]:  # when it is first used: a type may hold itself
-        return [(f, _reader(f.type)) for f in _fields(kind)]
+        return [(f, _find_reader(f.type)) for f in _list_fields(kind)]
 
     def read(value: JsonObject) -> Any:
         found = {}
@@ -362,14 +364,14 @@ def _fits(value: Any, option: Any) -> bool:
     """Return whether a value of the right plain type is a member of an enumeration, or has all
     fields that a dataclass needs."""
     if isinstance(value, dict):
-        needs = _flat_fields(cast("type", option)) if is_dataclass(option) else ()
+        needs = _list_flat_fields(cast("type", option)) if is_dataclass(option) else ()
         return all(
             f.key in value
             and (get_origin(f.type) is not Literal or value[f.key] in get_args(f.type))
             for f in needs
             if f.required
         )
-    return not isinstance(value, str) or not (words := _words(option)) or value in words
+    return not isinstance(value, str) or not (words := _list_words(option)) or value in words
 
 
 class _Field(NamedTuple):
@@ -384,7 +386,7 @@ class _Field(NamedTuple):
 
 
 @cache
-def _fields(kind: type) -> list[_Field]:
+def _list_fields(kind: type) -> list[_Field]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         _Field(
@@ -400,18 +402,18 @@ def _fields(kind: type) -> list[_Field]:
 
 
 @cache
-def _flat_fields(kind: type) -> list[_Field]:
+def _list_flat_fields(kind: type) -> list[_Field]:
     """Return the fields of a dataclass and, in place of its parts, theirs."""
-    return list(flatten([f] if f.key else _flat_fields(f.type) for f in _fields(kind)))
+    return list(flatten([f] if f.key else _list_flat_fields(f.type) for f in _list_fields(kind)))
 
 
 @cache
-def _options(kind: Any) -> tuple[Any, ...]:
+def _list_options(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 @cache
-def _plain(kind: Any) -> tuple[type, tuple[type, ...]]:
+def _find_plain_type(kind: Any) -> tuple[type, tuple[type, ...]]:
     """Return the type that JSON has for a type, and the Python types that are accepted."""
     origin = get_origin(kind) or kind
     if origin is Annotated:
@@ -426,7 +428,7 @@ def _plain(kind: Any) -> tuple[type, tuple[type, ...]]:
 
 
 @cache
-def _words(kind: Any) -> Sequence[object]:
+def _list_words(kind: Any) -> Sequence[object]:
     """Return the only texts of a type; none for one that has any."""
     if get_origin(kind) is Literal:
         return get_args(kind)
@@ -476,47 +478,47 @@ def schema(kind: type) -> JsonObject:
     defs: JsonObject = {}
     return (
         {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-        | _rule(kind, defs)
+        | _make_rule(kind, defs)
         | {"$defs": defs}
     )
 
 
-def _rule(kind: Any, defs: JsonObject) -> JsonObject:
+def _make_rule(kind: Any, defs: JsonObject) -> JsonObject:
     if kind in (object, Any):
         return {}
-    options = _options(kind)
+    options = _list_options(kind)
     origin = get_origin(kind)
     args = get_args(kind)
     if len(options) > 1:
-        return {"anyOf": [_rule(option, defs) for option in options]}
+        return {"anyOf": [_make_rule(option, defs) for option in options]}
     if origin is Annotated:
         return {"anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}]}
-    if words := _words(kind):
+    if words := _list_words(kind):
         return {"enum": list(words)}
     if is_dataclass(kind):
         name = cast("type", kind).__name__
         if name not in defs:
             defs[name] = {}  # it may hold itself
-            defs[name] = _rule_of_fields(cast("type", kind), defs)
+            defs[name] = _make_rule_of_fields(cast("type", kind), defs)
         return {"$ref": f"#/$defs/{name}"}
-    rule: JsonObject = {"type": TYPES[_plain(kind)[0]][0]}
+    rule: JsonObject = {"type": TYPES[_find_plain_type(kind)[0]][0]}
     if rule["type"] == "object":
-        needed = {"required": list(words)} if (words := _words(args[0])) else {}
-        return rule | needed | {"additionalProperties": _rule(args[1], defs)}
+        needed = {"required": list(words)} if (words := _list_words(args[0])) else {}
+        return rule | needed | {"additionalProperties": _make_rule(args[1], defs)}
     if rule["type"] == "array" and origin is tuple and args[-1] is not ...:
         return rule | {
-            "prefixItems": [_rule(one, defs) for one in args],
+            "prefixItems": [_make_rule(one, defs) for one in args],
             "items": False,
             "minItems": len(args),
         }
-    return rule | {"items": _rule(args[0], defs)} if rule["type"] == "array" else rule
+    return rule | {"items": _make_rule(args[0], defs)} if rule["type"] == "array" else rule
 
 
-def _rule_of_fields(kind: type, defs: JsonObject) -> JsonObject:
-    known = _flat_fields(kind)
+def _make_rule_of_fields(kind: type, defs: JsonObject) -> JsonObject:
+    known = _list_flat_fields(kind)
     rule: JsonObject = {"type": "object", "description": kind.__doc__ or ""}
     rule["required"] = [f.key for f in known if f.required]
-    rule["properties"] = {f.key: _rule(f.type, defs) for f in known}
+    rule["properties"] = {f.key: _make_rule(f.type, defs) for f in known}
     if kinds := dict.fromkeys(f.of_kind for f in known if f.of_kind):
         rule["allOf"] = [
             {

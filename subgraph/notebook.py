@@ -93,9 +93,9 @@ def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) ->
 
 @html.register
 def _(graph: Graph) -> str:
-    ends = f"{_words(graph.inputs)} → {_words(graph.outputs)}"
+    ends = f"{_format_words(graph.inputs)} → {_format_words(graph.outputs)}"
     return (
-        f"<p><b>{_safe(graph.path.name)}</b>: {count(graph.nodes, 'node')},"
+        f"<p><b>{_escape(graph.path.name)}</b>: {count(graph.nodes, 'node')},"
         f" {ends}</p>{drawing(graph)}"
     )
 
@@ -107,10 +107,15 @@ def _(cut: Cut) -> str:
 
 @html.register
 def _(region: Region) -> str:
-    ends = f"{_words(region.start)} → {_words(region.end)}: " if region.start or region.end else ""
+    ends = (
+        f"{_format_words(region.start)} → {_format_words(region.end)}: "
+        if region.start or region.end
+        else ""
+    )
     inputs = region.entering
-    size = f"{count(region.nodes, 'node')}, in {_words(inputs)}; out {_words(region.outputs)}"
-    return f"<p>{ends}{size}</p>"
+    nodes = count(region.nodes, "node")
+    tensors = f"in {_format_words(inputs)}; out {_format_words(region.outputs)}"
+    return f"<p>{ends}{nodes}, {tensors}</p>"
 
 
 @html.register
@@ -126,7 +131,7 @@ def _(judgement: Judgement) -> str:
 
 @html.register
 def _(comparison: Comparison) -> str:
-    return _scrolling(_plain(text_report.render_compared(comparison.result)))
+    return _wrap_scrolling(_format_plain(text_report.render_compared(comparison.result)))
 
 
 @html.register
@@ -135,14 +140,15 @@ def _(plan: PlanDocument) -> str:
     kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.result.kept or ())
     curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
-    return f"<p>{_safe(plan.says)}</p>{drawn}{_scrolling(_plain(kept))}"
+    return f"<p>{_escape(plan.says)}</p>{drawn}{_wrap_scrolling(_format_plain(kept))}"
 
 
 @html.register
 def _(step: Step) -> str:
     what = count(step.items, "item") if step.items else "whole model"
+    outcome = _format_status(step.outcome.value)
     return (
-        f"<p>{step.number}. {_safe(step.purpose.value)}: {what}, {_status(step.outcome.value)}; "
+        f"<p>{step.number}. {_escape(step.purpose.value)}: {what}, {outcome}; "
         f"about {count(step.estimated_runs, 'more run')}</p>"
     )
 
@@ -156,7 +162,7 @@ def _(findings: Findings) -> str:
         items = flatten(finding.regions)
         names = (findings.names[k] if findings.names else [f"#{k}"] for k in items)
         lines.append(f"{finding.kind.value}: {', '.join(flatten(names))}")
-    return _plain("\n".join(lines))
+    return _format_plain("\n".join(lines))
 
 
 @html.register
@@ -164,10 +170,10 @@ def _(bisection: Bisection) -> str:
     """Show the report in text once it ended, with the first finding drawn; before, how far
     it is."""
     if not bisection.finished:
-        return _progress(bisection)
+        return _draw_progress(bisection)
     findings = bisection.result.findings
     first = _draw_around(bisection.oracle.graph, findings[0].indices, ()) if findings else ""
-    report = _plain(text_report.render(bisection.result))
+    report = _format_plain(text_report.render(bisection.result))
     return report + first
 
 
@@ -188,53 +194,53 @@ def watch(bisection: Bisection) -> Bisection:
         return bisection
     from IPython.display import HTML, display  # only where it runs already
 
-    line = display(HTML(_progress(bisection)), display_id=True)
+    line = display(HTML(_draw_progress(bisection)), display_id=True)
     with contextlib.suppress(KeyboardInterrupt):
         for _ in bisection:
-            line.update(HTML(_progress(bisection)))
-    line.update(HTML(_progress(bisection)))
+            line.update(HTML(_draw_progress(bisection)))
+    line.update(HTML(_draw_progress(bisection)))
     return bisection
 
 
-def _progress(bisection: Bisection) -> str:
+def _draw_progress(bisection: Bisection) -> str:
     """Return the progress as in a terminal: remaining nodes, a bar, an estimate, the last step."""
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
     if bisection.finished:
         return f"<p>the search has ended, after {count(bisection.steps, 'step')}</p>"
     step = bisection.steps[-1]
-    what = _words(bisection.nodes(step)) or "whole model"
+    what = _format_words(bisection.nodes(step)) or "whole model"
     remaining = bisection.remaining
-    last = f"run {step.number}: {what} {_status(step.outcome.value)}"
+    last = f"run {step.number}: {what} {_format_status(step.outcome.value)}"
     bar = f'<progress max="{remaining.size}" value="{remaining.size - remaining.left}"></progress>'
     left = f"{remaining.left} of {count(remaining.size, 'node')} left"
-    return f"<p>{left} {bar} {' · '.join(filter(None, (_safe(remaining.estimate), last)))}</p>"
+    return f"<p>{left} {bar} {' · '.join(filter(None, (_escape(remaining.estimate), last)))}</p>"
 
 
 # ------------------------------------------------------------ parts
 
 
-def _safe(name: object) -> str:
+def _escape(name: object) -> str:
     return escape(clean(str(name)))
 
 
-def _plain(text: str) -> str:
+def _format_plain(text: str) -> str:
     return (
         f"<pre style='white-space:pre-wrap;font-family:monospace'>{escape(clean_lines(text))}</pre>"
     )
 
 
-def _words(names: Iterable[str], most: int = 4) -> str:
-    return list_some([f"<code>{_safe(name)}</code>" for name in names], most)
+def _format_words(names: Iterable[str], most: int = 4) -> str:
+    return list_some([f"<code>{_escape(name)}</code>" for name in names], most)
 
 
-def _status(word: str) -> str:
-    return f'<b style="color:{COLORS.get(word, "inherit")}">{_safe(word)}</b>'
+def _format_status(word: str) -> str:
+    return f'<b style="color:{COLORS.get(word, "inherit")}">{_escape(word)}</b>'
 
 
 def _render_status(status: Status, why: str) -> str:
-    return f"<p>{_status(status.value)}: {_safe(why)}</p>"
+    return f"<p>{_format_status(status.value)}: {_escape(why)}</p>"
 
 
-def _scrolling(inner: str) -> str:
+def _wrap_scrolling(inner: str) -> str:
     return f'<div style="max-height:{HEIGHT}px;overflow:auto">{inner}</div>'

@@ -59,14 +59,14 @@ def names(kind: str) -> list[str]:
     """Return the names of one kind: those of subcut's own files, then those of installed packages,
     each sorted."""
     own = own_names(kind)
-    return own + sorted(set(_entry_points(kind)) - set(own))
+    return own + sorted(set(_find_entry_points(kind)) - set(own))
 
 
 def own_names(kind: str) -> list[str]:
     """Return the names of subcut's own files, sorted. Plugins of installed packages are left out,
     because to look for them takes 30 ms."""
     stems = sorted(
-        path.stem for path in _folder(kind).glob("*.py") if not path.stem.startswith("_")
+        path.stem for path in _find_folder(kind).glob("*.py") if not path.stem.startswith("_")
     )
     return [stem if kind == "metrics" else stem.replace("_", "-") for stem in stems]
 
@@ -86,15 +86,16 @@ def load(kind: str, name: str) -> ModuleType:
     stem = name.replace("-", "_")
     if stem.isidentifier() and not stem.startswith("_"):
         own = f"subgraph.{FOLDERS[kind].replace('/', '.')}.{stem}"
-        if own in sys.modules or (_folder(kind) / f"{stem}.py").is_file():
+        if own in sys.modules or (_find_folder(kind) / f"{stem}.py").is_file():
             return import_module(own)
-    entry_points = _entry_points(kind)
+    entry_points = _find_entry_points(kind)
     if name in entry_points:
         try:
             return import_module(entry_points[name])
         except (Exception, SystemExit) as e:
             raise UsageError(
-                f"plugin '{name}': {entry_points[name]} fails while it is imported: {_one_line(e)}",
+                f"plugin '{name}': {entry_points[name]} fails while it is imported:"
+                f" {_join_line(e)}",
                 "reinstall it",
                 code="plugin.import-failed",
             ) from e
@@ -112,9 +113,9 @@ def load(kind: str, name: str) -> ModuleType:
 
 def help_of(kind: str, name: str) -> str:
     """Return the first line of a plugin's docstring, read without importing it."""
-    path = _file(kind, name)
+    path = _find_file(kind, name)
     if not path.is_file():
-        return f"from {_entry_points(kind).get(name, name)}"
+        return f"from {_find_entry_points(kind).get(name, name)}"
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.split("\n")[0]
 
@@ -123,14 +124,15 @@ def defines(kind: str, name: str, function: str) -> bool:
     """Return whether a plugin that is a file defines this function. It is read without importing
     it; False if it cannot be read."""
     return any(
-        isinstance(node, ast.FunctionDef) and node.name == function for node in _body(kind, name)
+        isinstance(node, ast.FunctionDef) and node.name == function
+        for node in _read_body(kind, name)
     )
 
 
 def constant(kind: str, name: str, constant: str) -> object:
     """Return the value to which a plugin that is a file sets a name; it is read without importing
     it, None if it is absent or no literal."""
-    for node in _body(kind, name):
+    for node in _read_body(kind, name):
         if isinstance(node, ast.Assign) and any(
             isinstance(t, ast.Name) and t.id == constant for t in node.targets
         ):
@@ -141,31 +143,33 @@ def constant(kind: str, name: str, constant: str) -> object:
     return None
 
 
-def _body(kind: str, name: str) -> list[ast.stmt]:
+def _read_body(kind: str, name: str) -> list[ast.stmt]:
     """Return the statements of a plugin that is a file; none if it cannot be read."""
-    file = _file(kind, name)
+    file = _find_file(kind, name)
     try:
-        return _statements(file, file.stat().st_mtime_ns)
+        return _read_statements(file, file.stat().st_mtime_ns)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return []
 
 
 @cache
-def _statements(file: Path, _changed: int) -> list[ast.stmt]:
+def _read_statements(file: Path, _changed: int) -> list[ast.stmt]:
     """Return the statements of a file, parsed once for each time at which it was changed: 4 ms for
     onnxruntime's backend."""
     return ast.parse(file.read_bytes()).body
 
 
-def _file(kind: str, name: str) -> Path:
-    return Path(name) if name.endswith(".py") else _folder(kind) / f"{name.replace('-', '_')}.py"
+def _find_file(kind: str, name: str) -> Path:
+    return (
+        Path(name) if name.endswith(".py") else _find_folder(kind) / f"{name.replace('-', '_')}.py"
+    )
 
 
-def _folder(kind: str) -> Path:
+def _find_folder(kind: str) -> Path:
     return HOME / FOLDERS[kind]
 
 
-def _entry_points(kind: str) -> StringMap:
+def _find_entry_points(kind: str) -> StringMap:
     """Name → module of the plugins of installed packages, none of which is imported."""
     return {e.name: e.value for e in metadata.entry_points(group=f"subcut.{kind}")}
 
@@ -208,7 +212,7 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     except (Exception, SystemExit) as e:
         del sys.modules[name]
         raise UsageError(
-            f"{path} fails while it is imported: {_one_line(e)}",
+            f"{path} fails while it is imported: {_join_line(e)}",
             "correct that file first",
             code="plugin.import-failed",
         ) from e
@@ -239,5 +243,5 @@ class _InstalledNamespaces:
         return spec if has_package else None
 
 
-def _one_line(error: BaseException) -> str:
+def _join_line(error: BaseException) -> str:
     return clean(f"{type(error).__name__}: {error}")

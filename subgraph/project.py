@@ -128,7 +128,7 @@ class Project:
             values = {"candidate": "ort"} | self.values | table
             given = (values.get(key, []) for key in OF_TESTS)
             words, candidates = ([one] if isinstance(one, str) else one for one in given)
-            models = list(flatten(_fitting(word) for word in words))
+            models = list(flatten(_find_fitting(word) for word in words))
             if not (models and candidates):
                 raise UsageError(
                     f"{self.file}: one of [[tests]] has no model or no candidate: {table}",
@@ -142,7 +142,7 @@ class Project:
                 )
 
 
-def _fitting(word: str) -> list[str]:
+def _find_fitting(word: str) -> list[str]:
     """Return the files that a glob fits; the word itself, if it is not a glob or a file's name.
 
     Raises:
@@ -248,7 +248,7 @@ def _check(file: Path, key: str, value: Any) -> Any:
             value = float(value)
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
-        raise _wrong_value(file, key, value)
+        raise _make_wrong_value_error(file, key, value)
     if key in ("model", "output", "custom_ops") or (
         key == "weights" and not RANDOM_WEIGHTS.fullmatch(value)
     ):
@@ -260,7 +260,7 @@ def _check(file: Path, key: str, value: Any) -> Any:
     return value
 
 
-def _wrong_value(file: Path, key: str, value: Any) -> UsageError:
+def _make_wrong_value_error(file: Path, key: str, value: Any) -> UsageError:
     return UsageError(
         f"{file}: '{key}' must be {KIND_WORDS[KEYS[key]]}, not {reprlib.repr(value)}",
         "correct that line",
@@ -271,7 +271,7 @@ def _wrong_value(file: Path, key: str, value: Any) -> UsageError:
 def _test(file: Path, table: Any) -> JsonObject:
     """One table of `[[tests]]`: settings as those of the file."""
     if not isinstance(table, dict):
-        raise _wrong_value(file, "tests", table)
+        raise _make_wrong_value_error(file, "tests", table)
     if odd := sorted(NOT_OF_TESTS & table.keys()):
         raise UsageError(
             f"{file}: '{odd[0]}' is not a setting of one test",
@@ -309,17 +309,17 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
             code="model.is-address",
         )
     if typed:
-        return _existing(Path(typed), ""), ""
+        return _require_existing(Path(typed), ""), ""
     project = project or load()
     named = project.get("model")
     if named:
         how = "$SUBCUT_MODEL" if os.environ.get("SUBCUT_MODEL") else str(project.file)
-        return _existing(Path(named), f" (named by {how})"), f"named by {how}"
+        return _require_existing(Path(named), f" (named by {how})"), f"named by {how}"
     for pattern in ("*.onnx", "*.prototxt", "*.tflite"):
         if models := sorted(p for p in Path().glob(pattern) if p.is_file()):
             break
     if len(models) == 1:
-        return _existing(models[0], ""), f"the only {pattern[1:]} here"
+        return _require_existing(models[0], ""), f"the only {pattern[1:]} here"
     if models:
         some = list_some([p.name for p in models], 8)
         raise UsageError(
@@ -333,7 +333,7 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
     )
 
 
-def _existing(path: Path, named_by: str) -> Path:
+def _require_existing(path: Path, named_by: str) -> Path:
     if not is_text(str(path)):
         raise UsageError(
             f"the name of {path} is not UTF-8{named_by}",

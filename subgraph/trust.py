@@ -67,7 +67,8 @@ def require(code: NamedCode, trust: bool) -> str:
     elif _digest(code) not in _read_remembered():
         raise UsageError(
             f"{code.role} would run code from {code.origin}: {shown}",
-            f"to run it, give --trust once; a changed file needs it again. {_extent(code)}",
+            f"to run it, give --trust once; a changed file needs it again."
+            f" {_describe_extent(code)}",
             code="trust.required",
         )
     return shown
@@ -84,7 +85,7 @@ def remember(code: NamedCode) -> None:
             out.write(f"{digest}\n")
 
 
-def _extent(code: NamedCode) -> str:
+def _describe_extent(code: NamedCode) -> str:
     """Return what trust covers beyond the shown code, and that it ends there."""
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})

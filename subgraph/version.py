@@ -17,7 +17,7 @@ def versions() -> dict[str, str]:
     """Return the versions of subcut, Python and the packages that take part, without importing
     them."""
     python = ".".join(map(str, sys.version_info[:3]))
-    package, release = _onnxruntime()
+    package, release = _find_onnxruntime()
     return {
         "subcut": __version__,
         "python": python,
@@ -44,7 +44,7 @@ def install(extra: str) -> str:
     return f"pip install {shlex.join(names or [extra])}"
 
 
-def _onnxruntime() -> tuple[str, str]:
+def _find_onnxruntime() -> tuple[str, str]:
     """Return the package of onnxruntime that runs, and its version according to the module.
 
     Builds for other hardware are packages of other names with the same module, and may overwrite

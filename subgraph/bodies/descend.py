@@ -60,17 +60,19 @@ def descend(
         ModelError: the reference cannot run it.
     """
     inside: Inside | None = None
-    while found := _common_body(graph, names):
+    while found := _split_common_body(graph, names):
         body = open_body(graph, found[0])
         text = found[0].text
         if reference is None:
-            inside = Inside(_unrun(body), (), None)
+            inside = Inside(_make_declared_graph(body), (), None)
         else:
             values = ReferenceValues(
-                graph, reference, feeding.plan(graph, graph.inputs), _new(scratch)
+                graph, reference, feeding.plan(graph, graph.inputs), _make_folder(scratch)
             )
-            inside = run_body(body, values, _new(scratch), feeding)
-        inside = replace(inside, names=tuple(_inner(body, inside.graph, rest) for rest in found[1]))
+            inside = run_body(body, values, _make_folder(scratch), feeding)
+        inside = replace(
+            inside, names=tuple(_strip_body(body, inside.graph, rest) for rest in found[1])
+        )
         graph = inside.graph
         names = inside.names
         feeding = inside.feeding or feeding
@@ -83,12 +85,12 @@ def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Inside] | None
 
     Raises: as `descend`.
     """
-    found = _common_body(graph, names)
+    found = _split_common_body(graph, names)
     if found is None:
         return None
     body = open_body(graph, found[0])
-    inner = _unrun(body)
-    return body, Inside(inner, tuple(_inner(body, inner, rest) for rest in found[1]), None)
+    inner = _make_declared_graph(body)
+    return body, Inside(inner, tuple(_strip_body(body, inner, rest) for rest in found[1]), None)
 
 
 def run_body(
@@ -116,7 +118,7 @@ def run_body(
     ends = [{**run.results, **run.feeds} for run in runs]
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
     inside = write_body(body.model(types), body.graph)
-    origins = tuple(_origin(body, run) for run in runs)
+    origins = tuple(_format_origin(body, run) for run in runs)
     labels = [_label(body, values, run) for run in runs if len(runs) > 1]
     feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=tuple(labels))
     return Inside(inside, (), feeding, tuple(runs))
@@ -129,13 +131,13 @@ def _label(body: Body, values: ReferenceValues, run: Iteration) -> str:
     return "_".join(filter(None, (own, number)))
 
 
-def _origin(body: Body, run: Iteration) -> str:
+def _format_origin(body: Body, run: Iteration) -> str:
     name = body.name.text.removesuffix(f"@{body.name.iteration}")
     fed = f"what {name} is fed"
     return f"{fed} in iteration {run.number}" if iterates(body.graph, body.name.node) else fed
 
 
-def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings] | None:
+def _split_common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings] | None:
     """Return the body that starts all selectors, and the rest of each.
 
     Raises:
@@ -157,7 +159,7 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings]
     return name, tuple(f[1] for f in found if f)
 
 
-def _inner(body: Body, graph: Graph, rest: str) -> str:
+def _strip_body(body: Body, graph: Graph, rest: str) -> str:
     """Return a selector in the names of the body's own graph: the full name of a node, or a tensor.
 
     `#3` and `Conv@2` count the nodes of the body, to which its graph may add constants of the graph
@@ -177,7 +179,7 @@ def _inner(body: Body, graph: Graph, rest: str) -> str:
     return rest if is_tensor or rest.startswith("tensor:") else whole
 
 
-def _unrun(body: Body) -> Graph:
+def _make_declared_graph(body: Body) -> Graph:
     """Return the body as a graph with the declared types."""
     graph = body.graph
     outer = [n for n in body.outer if n not in graph.inputs]
@@ -203,6 +205,6 @@ def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
     return graphs.load(convert_once(depends, name, write))
 
 
-def _new(scratch: Path) -> Path:
+def _make_folder(scratch: Path) -> Path:
     scratch.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(dir=scratch))

@@ -88,7 +88,7 @@ def iterations(
         InputError: an input does not fit.
         ModelError: the reference cannot run it, or Scan is that of an opset before 9.
     """
-    source = _source(body, values, folder)
+    source = _find_source(body, values, folder)
     found: list[Iteration] = []
     why = ""
     with source.open():
@@ -114,7 +114,7 @@ def total_iterations(body: Body, values: ReferenceValues, sample: int, folder: P
 
     Raises: as `iterations`.
     """
-    source = _source(body, values, folder)
+    source = _find_source(body, values, folder)
     assert isinstance(source, _Iterated)
     with source.open():
         return source.total(sample)
@@ -127,7 +127,7 @@ def truncate(
 
     Raises: as `iterations`.
     """
-    source = _source(body, values, folder)
+    source = _find_source(body, values, folder)
     assert isinstance(source, _Iterated)
     with source.open():
         return source.truncate(sample, trips)
@@ -138,11 +138,11 @@ def make_counter(body: Body, values: ReferenceValues, sample: int) -> FedModel:
 
     Raises: as `iterations`.
     """
-    types = _boundary(body.graph, body.name.node, values)
+    types = _find_input_types(body.graph, body.name.node, values)
     return make_counting_loop(body, types), {name: values.records[sample][name] for name in types}
 
 
-def _source(body: Body, values: ReferenceValues, folder: Path) -> _Source:
+def _find_source(body: Body, values: ReferenceValues, folder: Path) -> _Source:
     node = body.graph.nodes[body.name.node]
     kinds = {"If": _Branch, "Loop": _Loop, "Scan": _Scan}
     return (kinds[node.op_type] if body.name.attribute else _Call)(body, values, folder)
@@ -200,7 +200,9 @@ class _Source:
 
     def record(self, name: str, sample: int) -> Record:
         """Return the value of a tensor around the body."""
-        return self._weight(name) if self._is_weight(name) else self.values.records[sample][name]
+        return (
+            self._read_weight(name) if self._is_weight(name) else self.values.records[sample][name]
+        )
 
     def scalar(self, name: str, sample: int, default: Any) -> Any:
         """Return the only element of a tensor; `default` for an omitted one."""
@@ -216,7 +218,7 @@ class _Source:
     def _is_weight(self, name: str) -> bool:
         return name not in self.graph.maker and self.graph.is_weight(name)
 
-    def _weight(self, name: str) -> Record:
+    def _read_weight(self, name: str) -> Record:
         if name not in self.graph.weights:
             raise ModelError(
                 f"'{name}', which {self.body.name.text} reads, is sparse: that is not read",
@@ -319,7 +321,7 @@ class _Loop(_Iterated):
     @contextmanager
     def open(self) -> Iterator[None]:
         with super().open():
-            self._types = _boundary(self.graph, self.body.name.node, self.values)
+            self._types = _find_input_types(self.graph, self.body.name.node, self.values)
             model = make_counting_loop(self.body, self._types, truncated=True)
             with _load_run(self.values, model, self.graph, self.folder):
                 yield
@@ -367,7 +369,7 @@ class _Scan(_Iterated):
             )
         with super().open():
             whole = {*self.first_states, *self.body.outer}
-            types = _boundary(self.graph, self.body.name.node, self.values)
+            types = _find_input_types(self.graph, self.body.name.node, self.values)
             self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
             samples = range(len(self.values.samples))
             slices = [
@@ -390,14 +392,14 @@ class _Scan(_Iterated):
     def _scanned(self) -> list[str]:
         return self.inputs[self._state_count :]
 
-    def _each(self, attribute: str, k: int) -> int:
+    def _get_entry(self, attribute: str, k: int) -> int:
         """Return the entry of an attribute for the k-th tensor that is scanned."""
         found = self._attributes.get(attribute)
         return int(found.ints[k]) if found else 0
 
     def total(self, sample: int, most: float = math.inf) -> int:
         (shape,) = self.record(self._scanned[0], sample).shapes
-        return shape[self._each("scan_input_axes", 0)]
+        return shape[self._get_entry("scan_input_axes", 0)]
 
     @property
     def first_states(self) -> list[str]:
@@ -423,8 +425,8 @@ class _Scan(_Iterated):
         for k, name in enumerate(self._scanned):
             record = self.record(name, sample)
             array = record.array()  # only tensors are scanned
-            axis = self._each("scan_input_axes", k) % array.ndim
-            backward = self._each("scan_input_directions", k)
+            axis = self._get_entry("scan_input_axes", k) % array.ndim
+            backward = self._get_entry("scan_input_directions", k)
             at = array.shape[axis] - 1 - number if backward else number
             part: slice | int = at
             if before:
@@ -442,7 +444,9 @@ def _rename(records: Iterable[Record], names: Iterable[str]) -> dict[str, Record
     return {name: replace(r, name=name) for name, r in zip(names, records, strict=False)}
 
 
-def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protobuf.TypeProto]:
+def _find_input_types(
+    graph: Graph, i: int, values: ReferenceValues
+) -> dict[str, protobuf.TypeProto]:
     """Return the types of the inputs of node `i` except weights and constants."""
     region = regions.build_region(graph, [i])
     names = region.entering

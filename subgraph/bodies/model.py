@@ -92,7 +92,7 @@ class Body:
         out = model.graph
         proto = self.proto
         out.MergeFrom(copy_without(proto, GRAPH_PARTS))
-        pulled, weights = self._constants()
+        pulled, weights = self._find_constants()
         own = {t.name for t in proto.initializer}
         for name in weights:
             if name not in own:
@@ -110,7 +110,7 @@ class Body:
         self._import_opsets(model)
         return model
 
-    def _constants(self) -> tuple[list[int], list[str]]:
+    def _find_constants(self) -> tuple[list[int], list[str]]:
         """Return nodes around the body that compute its constants, and the weights of both."""
         graph = self.graph
         makers = graph.ancestors(graph.producers(self.constants))
@@ -260,13 +260,13 @@ def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
         return None
     ends = [m.start() for m in re.finditer("/", text)]
     for end in reversed(ends):  # names of nodes hold slashes, too: the longest that is a node's
-        i = _holder(graph, text[:end])
+        i = _find_holder(graph, text[:end])
         if i is not None:
             return _split_at(graph, i, text, end)
     return None
 
 
-def _holder(graph: Graph, name: str) -> int | None:
+def _find_holder(graph: Graph, name: str) -> int | None:
     """Return the node of that name, if it holds bodies or calls a local function."""
     i = graph.names.get(name) if name not in graph.shared_names else None
     if m := re.fullmatch(r"#(\d{1,9})", name):

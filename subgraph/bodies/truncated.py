@@ -39,7 +39,7 @@ def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> Mod
         types: The types of the inputs, which keep their names.
         trips: The number of iterations.
     """
-    model, node = _alone(body, types)
+    model, node = _make_node_model(body, types)
     _add_scalar(model.graph, TRIPS, trips)
     node.input[0] = TRIPS
     states = len(body.formals) - 2
@@ -59,7 +59,7 @@ def make_counting_loop(
         types: As in `truncate_loop`.
         truncated: Count from 0, limit the iterations by an input `TRIPS`, and return the states.
     """
-    model, node = _alone(body, types)
+    model, node = _make_node_model(body, types)
     states = len(body.formals) - 2
     for name, number in ((FIRST, 0 if truncated else BEGIN), (ONE, 1)):
         _add_scalar(model.graph, name, number)
@@ -80,7 +80,7 @@ def make_counting_loop(
     return model
 
 
-def _alone(body: Body, types: Mapping[str, TypeProto]) -> tuple[ModelProto, NodeProto]:
+def _make_node_model(body: Body, types: Mapping[str, TypeProto]) -> tuple[ModelProto, NodeProto]:
     """Return a model of the body's node, and that node."""
     graph = body.graph
     i = body.name.node
@@ -106,7 +106,7 @@ def scan_states(
         slices: The types of the scanned tensors.
         collects: Return the scan outputs, too.
     """
-    model, node = _alone(body, types)
+    model, node = _make_node_model(body, types)
     states = len(node.input) - len(slices)
     node.input[states:] = map(slices_name, range(len(slices)))
     for name, proto in zip(node.input[states:], slices, strict=True):

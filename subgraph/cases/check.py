@@ -102,7 +102,7 @@ def _restore_infinity(value: float | None) -> float:
     return inf if value is None else value
 
 
-def _json(value: float) -> float | None:
+def _to_json_number(value: float) -> float | None:
     """JSON has no infinity."""
     return value if isfinite(value) else None
 
@@ -133,7 +133,13 @@ def _compare(expected: Record, actual: Record, folder: Path) -> OutputDifference
         error = max(error, apart[0])
         scale = max(scale, apart[1])
     relative = error / scale if scale else error
-    return OutputDifference(expected.name, True, _json(error), _json(scale), _json(relative))
+    return OutputDifference(
+        expected.name,
+        True,
+        _to_json_number(error),
+        _to_json_number(scale),
+        _to_json_number(relative),
+    )
 
 
 def _has_half(cut: Cut, samples: Sequence[Captured]) -> bool:

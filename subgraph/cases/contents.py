@@ -306,7 +306,7 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
                 "name a file or a folder",
                 code="file.not-found",
             )
-        for file in map(Path.resolve, _files(path)):
+        for file in map(Path.resolve, _iter_files(path)):
             base = next(
                 (b.resolve() for b in bases if file.is_relative_to(b.resolve())),
                 path.resolve().parent,
@@ -341,7 +341,7 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _iter_files(path: Path) -> Iterator[Path]:
     """Yield a file, or the files of a folder; no hidden files, no links."""
     if path.is_file():
         yield path

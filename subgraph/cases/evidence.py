@@ -122,19 +122,21 @@ def case_values(folder: Path, tensor: str) -> list[CaseValue]:
     found = []
     for label, one in zip(labels, stored, strict=False):
         file = next((f.file for f in one.files if f.format == "npy"), "")
-        reference = _inside(folder, file)
+        reference = _find_inside(folder, file)
         numbers = one.dtype != "string" and not one.dtype.startswith("complex")
         if reference is None or one.form != "tensor" or not numbers:
             continue
         of_candidate = Path(CANDIDATE, *PurePosixPath(file).parts[1:])
         given = (
-            _inside(folder, str(of_candidate)) if PurePosixPath(file).parts[0] == OUTPUTS else None
+            _find_inside(folder, str(of_candidate))
+            if PurePosixPath(file).parts[0] == OUTPUTS
+            else None
         )
         found.append(CaseValue(tensor, label, source, one.dtype, reference, given))
     return found
 
 
-def _inside(folder: Path, file: str) -> Path | None:
+def _find_inside(folder: Path, file: str) -> Path | None:
     """Return a file of a folder; None if it does not exist, or leads elsewhere."""
     path = folder / file
     return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None

@@ -200,14 +200,14 @@ class Redactor:
                     return value
                 nothing = dict.fromkeys(("file", "line", "code"))
                 return {"module": value["module"], "class": "", **nothing}
-            return self._mapping(value, key, inside or key in SPEC_KEYS)
+            return self._redact_mapping(value, key, inside or key in SPEC_KEYS)
         if isinstance(value, list):
             kept = [self.document(v, key, inside) for v in value]
             has_texts = isinstance(next(iter(value), None), str)
             return [v for v in kept if not has_texts or v != LEFT_OUT]
-        return self._value(value, key, inside) if isinstance(value, str) else value
+        return self._redact_value(value, key, inside) if isinstance(value, str) else value
 
-    def _mapping(self, value: Fields, key: str, inside: bool) -> JsonObject:
+    def _redact_mapping(self, value: Fields, key: str, inside: bool) -> JsonObject:
         if inside and key == "options":
             return {k: self.option(k, v) for k, v in value.items()}
         if inside and key == "files":  # of the candidate, by the word that names each
@@ -229,7 +229,7 @@ class Redactor:
             )
         return redacted
 
-    def _value(self, value: str, key: str, inside: bool) -> str:
+    def _redact_value(self, value: str, key: str, inside: bool) -> str:
         if not value or _DIGEST.fullmatch(value):
             return value
         leaving = {kind for kind, keys in leaving_keys().items() if key in keys}
@@ -346,19 +346,19 @@ def this_machine(secrets: Iterable[str] = ()) -> Redactor:
         v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= MIN_SECRET_LENGTH
     }
     return Redactor(
-        _longest_first(folders),
-        _longest_first(_personal(users)),
-        _longest_first(_personal(hosts)),
-        _longest_first(in_environment | set(secrets)),
+        _sort_longest_first(folders),
+        _sort_longest_first(_iter_personal_texts(users)),
+        _sort_longest_first(_iter_personal_texts(hosts)),
+        _sort_longest_first(in_environment | set(secrets)),
     )
 
 
-def _longest_first(texts: Iterable[str]) -> Strings:
+def _sort_longest_first(texts: Iterable[str]) -> Strings:
     """Sort texts so that longer ones are replaced first: a text may begin with another."""
     return tuple(sorted(filter(None, texts), key=lambda t: (-len(t), t)))
 
 
-def _personal(words: Iterable[str]) -> Iterable[str]:
+def _iter_personal_texts(words: Iterable[str]) -> Iterable[str]:
     return (w for w in words if len(w) >= MIN_LENGTH and w.lower() not in NOT_PERSONAL)
 
 

@@ -94,10 +94,10 @@ class CaseRequest:
             words += flatten((flag, value) for value in values)
         for name, shape in self.fed.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
-        plain = CaseRequest(self.start, self.end)._settings()
+        plain = CaseRequest(self.start, self.end)._list_settings()
         words += flatten(
             (option, str(value))
-            for option, value in self._settings().items()
+            for option, value in self._list_settings().items()
             if value != plain[option]
         )
         for flag, on in (
@@ -112,7 +112,7 @@ class CaseRequest:
             words += [flag] if on else []
         return system.join(words)
 
-    def _settings(self) -> dict[str, object]:
+    def _list_settings(self) -> dict[str, object]:
         """Return the values of the options with a value."""
         return {
             "--seed": self.fed.seed,

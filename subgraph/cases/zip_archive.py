@@ -225,7 +225,7 @@ class Archive:
             raise make_kind_error(self.path, f"it has no {name}")
         if info.file_size > limit:
             raise make_damage_error(self.path, f"its {name} has {info.file_size:,} bytes")
-        return b"".join(self._chunks(name))
+        return b"".join(self._iter_chunks(name))
 
     def unpack(
         self, folder: Path, checksums: Mapping[str, Checksum], read: Mapping[str, bytes]
@@ -260,7 +260,7 @@ class Archive:
         """Write the bytes of a file, at most as many as in its checksum."""
         hashed = hashlib.sha256()
         size = 0
-        for chunk in self._chunks(name):
+        for chunk in self._iter_chunks(name):
             size += len(chunk)
             if size > checksum.bytes:
                 raise make_damage_error(self.path, f"{name} is larger than in its list")
@@ -269,13 +269,13 @@ class Archive:
         if Checksum(size, hashed.hexdigest()) != checksum:
             raise make_damage_error(self.path, f"{name} differs from its entry in the list")
 
-    def _chunks(self, name: str) -> Iterator[bytes]:
+    def _iter_chunks(self, name: str) -> Iterator[bytes]:
         try:
             with self._zip.open(self._infos[name]) as file:  # never more than its `file_size`
                 while chunk := file.read(CHUNK):
                     yield chunk
         except (OSError, *DAMAGE) as e:
-            raise make_damage_error(self.path, _reason(e)) from e
+            raise make_damage_error(self.path, _format_reason(e)) from e
 
 
 @contextmanager
@@ -290,12 +290,12 @@ def open_archive(path: Path) -> Iterator[Archive]:
             raise make_kind_error(path, "it is not a zip, or its end is missing")
         file = zipfile.ZipFile(path)
     except (OSError, *DAMAGE) as e:
-        raise make_damage_error(path, _reason(e)) from e
+        raise make_damage_error(path, _format_reason(e)) from e
     with file:
         yield Archive(path, file)
 
 
-def _reason(e: BaseException) -> str:
+def _format_reason(e: BaseException) -> str:
     return clean(" ".join(str(getattr(e, "strerror", None) or e).split()))[:200] or type(e).__name__
 
 

@@ -343,7 +343,7 @@ def bisect_loop(
                 document = _search_inside(search, document, limits, begin, force=force)
             except OutOfTime as e:
                 why = f"{e} before it was known whether each step deviates by rounding"
-                document = _leave_unresolved(document, why)
+                document = _make_unresolved(document, why)
     document = save(
         replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
     )
@@ -376,10 +376,10 @@ def _search_inside(
         why = "by rounding alone; the steps before are within what approximate kernels may do"
         return searched.settle(why=why)
     why = f"step {k} deviates by more than rounding, and it is not known why"
-    return _leave_unresolved(searched, searched.found.why or why)
+    return _make_unresolved(searched, searched.found.why or why)
 
 
-def _leave_unresolved(document: LoopDocument, why: str) -> LoopDocument:
+def _make_unresolved(document: LoopDocument, why: str) -> LoopDocument:
     from subgraph.results.loop import EXIT_CODES, LoopOutcome
 
     outcome = LoopOutcome.UNRESOLVED

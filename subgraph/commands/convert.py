@@ -339,7 +339,7 @@ def _compare(
         fed = _write_samples(graph, check.feeding, folder / "inputs")
         log.info("running the original")
         unpaired = conversion.record_original(
-            original, graph, [_files(sample) for sample in fed.records], recorded
+            original, graph, [_list_input_files(sample) for sample in fed.records], recorded
         )
         if not any(recorded.glob("*.npz")):
             return _make_unchecked_result(graph.path, head, unpaired)
@@ -389,7 +389,7 @@ def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
     return replace(feeding, records=records, labels=tuple(values.labels), shapes={})
 
 
-def _files(sample: Records) -> dict[str, Path]:
+def _list_input_files(sample: Records) -> dict[str, Path]:
     """Return the file of each input.
 
     Raises:

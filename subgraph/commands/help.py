@@ -77,7 +77,7 @@ class HelpPage:
         root = ctx.find_root()
         for param in self.get_params(ctx):  # type: ignore[attr-defined]
             if param.name != "help":
-                panels.setdefault(_panel(param), []).append(_row(param, ctx))
+                panels.setdefault(_get_panel(param), []).append(_make_row(param, ctx))
         if isinstance(self, typer.core.TyperGroup):
             sections: dict[str, list[tuple[str, str]]] = {}
             for name in self.list_commands(ctx):
@@ -88,8 +88,8 @@ class HelpPage:
             _write(sections, formatter)
         if root is not ctx:
             for param in root.command.get_params(root):
-                if _panel(param) == EVERYWHERE:
-                    panels.setdefault(EVERYWHERE, []).append(_row(param, root))
+                if _get_panel(param) == EVERYWHERE:
+                    panels.setdefault(EVERYWHERE, []).append(_make_row(param, root))
         panels[EVERYWHERE] = [*panels.pop(EVERYWHERE), ("-h, --help", "Show this page.")]
         _write(panels, formatter)
 
@@ -115,12 +115,12 @@ def paragraphs(text: str | None) -> list[str]:
     return inspect.cleandoc(text or "").split("\n\n")
 
 
-def _panel(param: Any) -> str:
+def _get_panel(param: Any) -> str:
     is_argument = isinstance(param, typer.core.TyperArgument)
     return param.rich_help_panel or ("Arguments" if is_argument else "Options")
 
 
-def _row(param: Any, ctx: Any) -> tuple[str, str]:
+def _make_row(param: Any, ctx: Any) -> tuple[str, str]:
     name, text = param.get_help_record(ctx)
     return str(param.metavar) if isinstance(param, typer.core.TyperArgument) else name, text
 

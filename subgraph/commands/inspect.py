@@ -289,11 +289,11 @@ class _Form:
             tensor: The tensor.
             is_end: Whether the symbols of a declared shape are shown, too.
         """
-        shape = self._shape(tensor.shape)
+        shape = self._format_shape(tensor.shape)
         declared = ""
         written = tensor.declared
         if written and (is_end or not _fits(written, tensor)):
-            pairs = (written.type or "?", tensor.type), (self._shape(written.shape), shape)
+            pairs = (written.type or "?", tensor.type), (self._format_shape(written.shape), shape)
             declared = " ".join(word for word, real in pairs if word != real)
         is_short = self.width is None or len(tensor.shape or ()) < 2  # as a shape, or a size
         if tensor.value is not None and is_short:
@@ -304,7 +304,7 @@ class _Form:
             numbers += [str(n or "") for n in (r.nan, r.inf, r.zeros)]
         return [clean(tensor.name), tensor.type or "?", clean(shape), clean(declared), *numbers]
 
-    def _shape(self, shape: Sequence[Any] | None) -> str:
+    def _format_shape(self, shape: Sequence[Any] | None) -> str:
         from subgraph.inspection.drawn_network import short_size
 
         if shape is None:

@@ -53,7 +53,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
             if self.live:
                 self._show_live(live)
             if "asking" not in live and (self.verbose or not self.live):
-                self._line(record)
+                self._write_line(record)
         elif step and self.live:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
@@ -65,13 +65,13 @@ class ProgressHandler(logging.StreamHandler[Any]):
         elif not (self.bar and getattr(record, "heartbeat", False)):
             interval = -(-of // SPARSE_LINES) if getattr(record, "sparse", False) else 1
             if step % interval == 0 or step == of:
-                self._line(record)
+                self._write_line(record)
 
     def format(self, record: logging.LogRecord) -> str:
         adapt = fit_to_terminal if self.bar else adapt_to_stream
         return adapt(super().format(record), self.stream)
 
-    def _line(self, record: logging.LogRecord) -> None:
+    def _write_line(self, record: logging.LogRecord) -> None:
         """Write a line, above the live line if there is one."""
         if self.bar is None:
             super().emit(record)

@@ -235,19 +235,19 @@ def demo(
     document = DemoResult(folder=str(place), files=list(ABOUT), commands=[BISECT, *NEXT])
     lines = [
         f"{clean(folder.rstrip('/'))}/ holds",
-        *_table(ABOUT),
+        *_format_table(ABOUT),
         "find the wrong nodes (some seconds):",
         f"  cd {clean(system.quote(folder))}",
         f"  {BISECT}",
         f"look at the report in a browser: {REPORT}",
         "and then:",
-        *_table(NEXT),
+        *_format_table(NEXT),
     ]
     following = [NextCommand("try it", shlex.split(line)) for line in document.commands]
     return Result(document, "\n".join(lines), following)
 
 
-def _table(rows: StringMap) -> list[str]:
+def _format_table(rows: StringMap) -> list[str]:
     return align_columns([("", word, about) for word, about in rows.items()])
 
 

@@ -68,7 +68,7 @@ def report(
             code="argument.missing",
         )
     modules = {word: plugins.load("reports", word) for word in words}
-    path = _document_of(Path(run))
+    path = _find_document(Path(run))
     document = read(path)
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
         raise UsageError(
@@ -99,7 +99,7 @@ def report(
     return Result(answer, "\n".join(lines))
 
 
-def _document_of(run: Path) -> Path:
+def _find_document(run: Path) -> Path:
     from subgraph.cases.find_case import require_no_loop, result_in
 
     if not run.is_dir():

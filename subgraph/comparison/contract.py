@@ -159,7 +159,7 @@ def _explain_names(expected: Arrays, given: Arrays) -> str:
 def _explain_values(expected: Arrays, given: Arrays) -> str:
     """Return the change that all outputs show: another layout, a line, a squashing function,
     another byte order."""
-    for text, function in (("softmax", _softmax), ("sigmoid", _sigmoid)):
+    for text, function in (("softmax", _compute_softmax), ("sigmoid", _compute_sigmoid)):
         if all(_is_near(function(expected[name]), given[name]) for name in expected):
             return f"{text} was applied to the outputs"
         if all(_is_near(expected[name], function(given[name])) for name in expected):
@@ -178,12 +178,12 @@ def _iter_changes(expected: Array, given: Array) -> Iterator[str]:
             yield explanation.text
 
 
-def _softmax(values: Array) -> Array:
+def _compute_softmax(values: Array) -> Array:
     powers = np.exp(values.astype(np.float64) - values.max(-1, keepdims=True))
     return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
-def _sigmoid(values: Array) -> Array:
+def _compute_sigmoid(values: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 

@@ -111,7 +111,7 @@ def judge(
         UnknownName: no such metric.
     """
     name = context.name
-    if why := _kind_mismatch(reference, candidate):
+    if why := _find_kind_mismatch(reference, candidate):
         return _make_failure(name, Signature.SHAPE, why, sample)
     if reference is None:
         return judge_nothing(name, "the optional is empty", sample)
@@ -130,7 +130,7 @@ def judge(
     assert candidate is not None and not isinstance(candidate, list)
     if candidate.dtype != reference.dtype and is_harmless_type(reference, candidate):
         candidate = candidate.astype(reference.dtype)
-    if why := _type_mismatch(reference, candidate):
+    if why := _find_type_mismatch(reference, candidate):
         return _make_failure(name, Signature.SHAPE, why, sample)
     if not reference.size:
         return judge_nothing(name, f"the shape is {shape_text(reference.shape)}", sample)
@@ -160,11 +160,11 @@ def _judge_pair(
     )
 
 
-def _kind_mismatch(reference: Value, candidate: Value) -> str:
+def _find_kind_mismatch(reference: Value, candidate: Value) -> str:
     """Return the reason why the two cannot be compared: a tensor and a sequence, or sequences of
     different lengths."""
-    expected = _kind(reference)
-    actual = _kind(candidate)
+    expected = _describe_kind(reference)
+    actual = _describe_kind(candidate)
     if expected != actual:
         return f"{actual} where {expected} was expected"
     if (
@@ -176,13 +176,13 @@ def _kind_mismatch(reference: Value, candidate: Value) -> str:
     return ""
 
 
-def _kind(value: Value) -> str:
+def _describe_kind(value: Value) -> str:
     if value is None:
         return "an empty optional"
     return "a sequence" if isinstance(value, list) else "a tensor"
 
 
-def _type_mismatch(reference: Array, candidate: Array) -> str:
+def _find_type_mismatch(reference: Array, candidate: Array) -> str:
     """Return the reason why two arrays of different shape or element type cannot be compared."""
     reasons = []
     # rank 0 and rank 1 of one element are the same
@@ -190,14 +190,14 @@ def _type_mismatch(reference: Array, candidate: Array) -> str:
         reasons.append(
             f"{shape_text(candidate.shape)} where {shape_text(reference.shape)} was expected"
         )
-    expected = _dtype_name(reference)
-    actual = _dtype_name(candidate)
+    expected = _name_dtype(reference)
+    actual = _name_dtype(candidate)
     if expected != actual:
         reasons.append(f"{actual} where {expected} was expected")
     return " and ".join(reasons)
 
 
-def _dtype_name(array: Array) -> str:
+def _name_dtype(array: Array) -> str:
     """Element type by name: the same for all kinds of strings, and for either byte order."""
     return "string" if array.dtype.kind in "OUST" else array.dtype.name
 

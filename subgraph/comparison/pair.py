@@ -72,7 +72,7 @@ class Pair:
         """Both in one dimension; floats as float64, complex numbers as pairs of float64, the rest
         unchanged."""
         if self.kind != "float":
-            return _flat(self.reference), _flat(self.candidate)
+            return _flatten_array(self.reference), _flatten_array(self.candidate)
         # One block for both: malloc then keeps enough memory for the difference too. Three blocks
         # of 2 MB are returned to the system and faulted in again for every output, which takes five
         # times as long as all arithmetic.
@@ -244,7 +244,7 @@ def find_worst(pair: Pair) -> Worst | None:
     if pair.kind == "complex":
         place //= 2
     index = tuple(int(i) for i in np.unravel_index(place, pair.reference.shape))
-    return Worst(index, _python(pair.reference[index]), _python(pair.candidate[index]))
+    return Worst(index, _to_python(pair.reference[index]), _to_python(pair.candidate[index]))
 
 
 def comparable(reference: Value, candidate: Value) -> Pair | None:
@@ -276,8 +276,8 @@ def compute_scaled_differences(reference: Array, candidate: Array, limit: float)
     The scale is that of the finite elements, 1 if they are all zero. Where NaN or infinity differ:
     `limit`. Strings and booleans: 0 or 1. Complex numbers: pairs of parts.
     """
-    x = _flat(reference)
-    y = _flat(candidate)
+    x = _flatten_array(reference)
+    y = _flatten_array(candidate)
     if x.dtype.kind in NO_NUMBERS:
         return np.asarray(x != y, np.float64)
     with np.errstate(all="ignore"):
@@ -306,7 +306,7 @@ def relative_l2(reference: Array, candidate: Array) -> float:
     return norm(y - x) / length if length else math.inf
 
 
-def _flat(array: Array) -> Array:
+def _flatten_array(array: Array) -> Array:
     """Return an array in one dimension.
 
     Complex numbers become pairs of float64, and 2- and 4-bit integers become int8.
@@ -317,7 +317,7 @@ def _flat(array: Array) -> Array:
     return flat.astype(np.int8) if flat.dtype.name in SMALL_INTEGERS else flat
 
 
-def _python(value: Any) -> float | int | bool | str:
+def _to_python(value: Any) -> float | int | bool | str:
     """Return a scalar as Python's own; complex numbers as text."""
     scalar: Any = value.item() if isinstance(value, np.generic) else value
     if isinstance(scalar, complex):

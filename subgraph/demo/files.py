@@ -36,14 +36,14 @@ def files() -> dict[str, bytes]:
     array = io.BytesIO()
     np.save(array, rng.standard_normal((1, 3, SIZE, SIZE), np.float32))
     return {
-        "model.onnx": _model(rng).SerializeToString(deterministic=True),
+        "model.onnx": _make_model(rng).SerializeToString(deterministic=True),
         "input.npy": array.getvalue(),
         "wrong.py": Path(__file__).with_name("wrong.py").read_bytes(),
         "subcut.toml": PROJECT_FILE.encode(),
     }
 
 
-def _model(rng: np.random.Generator) -> onnx.ModelProto:
+def _make_model(rng: np.random.Generator) -> onnx.ModelProto:
     """`image` (1, 3, 16, 16) → stem with a padded AveragePool → four residual blocks → `classes`
     (1, 10)."""
     nodes = []

@@ -145,20 +145,20 @@ def _draw_points(
     ]
 
 
-def _across(xs: Sequence[float]) -> _Axis:
+def _make_x_axis(xs: Sequence[float]) -> _Axis:
     return _Axis(min(xs, default=0.0), max(xs, default=0.0), LEFT, WIDTH - LEFT - RIGHT)
 
 
-def _ends(across: _Axis) -> list[Label]:
+def _label_ends(across: _Axis) -> list[Label]:
     return [Label(across.at(x), f"{x:g}") for x in dict.fromkeys((across.low, across.high))]
 
 
-def _path(places: Iterable[tuple[float, float]]) -> str:
+def _format_path(places: Iterable[tuple[float, float]]) -> str:
     steps = [f"{x:g} {y:g}" for x, y in places]
     return f"M{' L'.join(steps)}" if steps else ""
 
 
-def _dots(drawn: Iterable[DrawnPoint]) -> str:
+def _format_dots(drawn: Iterable[DrawnPoint]) -> str:
     return " ".join(f"M{d.x:g} {d.y:g}h0" for d in drawn)
 
 
@@ -181,7 +181,7 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
     strange = any(not math.isfinite(n) for n in numbers)
     roof = MARKED if any(marks) else TOP
     top = roof + (22 if strange else 0)
-    across = _across([*(p.x for p in points), *flatten(marks)])
+    across = _make_x_axis([*(p.x for p in points), *flatten(marks)])
     axis = _Axis(bottom, high, HEIGHT - BOTTOM, top + BOTTOM - HEIGHT)
 
     def down(value: float) -> float:
@@ -193,20 +193,20 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
     drawn = _draw_points(points, across, down)
     failing = [d for d in drawn if d.fails]
     spans = [[across.at(x) for x in mark] for mark in marks]
-    names = _names(drawn, spans)
+    names = _label_points(drawn, spans)
     step = math.ceil((high - bottom) / MAX_LABELS)
     levels = [Label(axis.at(d), f"1e{d}") for d in range(high, low - 1, -step)]
     return Chart(
         levels=[*levels, *([Label(axis.at(bottom), floor)] if floor else ())],
-        ends=_ends(across),
+        ends=_label_ends(across),
         names=names,
         paths=Paths(
-            line=_path(d[:2] for d in drawn),
-            dots=_dots(d for d in drawn if not d.fails),
-            failing=_dots(failing[MAX_TITLES:]),
+            line=_format_path(d[:2] for d in drawn),
+            dots=_format_dots(d for d in drawn if not d.fails),
+            failing=_format_dots(failing[MAX_TITLES:]),
         ),
         titled=failing[:MAX_TITLES],
-        marks=_marks(spans, drawn),
+        marks=_make_marks(spans, drawn),
         words=words,
         top=roof,
         strange=roof + 6 if strange else None,
@@ -223,7 +223,7 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
         words: The labels, as of `chart`.
     """
     values = [p.error for p in points if p.error is not None] or [0.0]
-    across = _across([p.x for p in points])
+    across = _make_x_axis([p.x for p in points])
     axis = _Axis(min(values), max(values), HEIGHT - BOTTOM, MARKED + BOTTOM - HEIGHT)
     drawn = _draw_points(points, across, axis.at)
     highest: dict[float, float] = {}
@@ -232,9 +232,11 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
     levels = dict.fromkeys((axis.high, (axis.low + axis.high) / 2, axis.low))
     return Chart(
         levels=[Label(axis.at(value), f"{value:.4g}") for value in levels],
-        ends=_ends(across),
+        ends=_label_ends(across),
         names=[],
-        paths=Paths(_path(sorted(highest.items())), _dots(d for d in drawn if not d.fails), ""),
+        paths=Paths(
+            _format_path(sorted(highest.items())), _format_dots(d for d in drawn if not d.fails), ""
+        ),
         titled=[d for d in drawn if d.fails],
         marks=[Mark(round(x), across.at(x) - 3, 6, across.at(x), 0, hidden=False) for x in marked],
         words=words,
@@ -243,7 +245,7 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
     )
 
 
-def _names(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]]) -> list[Label]:
+def _label_points(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]]) -> list[Label]:
     """Return names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends,
     then as many as fit."""
     known = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
@@ -272,7 +274,7 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
     return max(low, high - DEEPEST), high
 
 
-def _marks(spans: Sequence[Sequence[float]], drawn: Sequence[DrawnPoint]) -> list[Mark]:
+def _make_marks(spans: Sequence[Sequence[float]], drawn: Sequence[DrawnPoint]) -> list[Mark]:
     """Return each finding's band, at least 4 pixels wide; numbers that would touch are in rows.
 
     `spans`: the x values of each finding, in pixels.

@@ -89,7 +89,7 @@ class Tree:
         names = (
             name.split(self._separator)[:-1] if self._separator else () for name in network.names
         )
-        self._scopes(network.scopes or [tuple(filter(None, parts)) for parts in names])
+        self._add_scopes(network.scopes or [tuple(filter(None, parts)) for parts in names])
         _dissolve(self)
         _compress(self)
         for number in list(self.groups):
@@ -160,7 +160,7 @@ class Tree:
             order += self._list_inner(self.groups[number].members)
         return order
 
-    def _scopes(self, scopes: Sequence[Strings]) -> None:
+    def _add_scopes(self, scopes: Sequence[Strings]) -> None:
         known: dict[Strings, int] = {(): self.root}
         folded = self.network.folded
         for leaf in range(self.network.leaves):
@@ -193,7 +193,7 @@ class Tree:
             same = Counter(self.groups[m].label for m in inner)
             for m in inner:
                 if m in self._ends and same[self.groups[m].label] > 1:
-                    self.groups[m].label = _both(self._ends[m])
+                    self.groups[m].label = _join_both(self._ends[m])
         self._parents = invert((number, group.members) for number, group in self.groups.items())
 
     def _gather(self, top: int) -> None:
@@ -338,7 +338,7 @@ def _add_part(tree: Tree, parent: int, part: list[int]) -> int:
     shared = names[0][: find_shared_start(names)].rstrip("/._ #")
     number = tree._add(
         f"{above}/#{first}-{last}".lstrip("/"),
-        shared if len(shared) > 2 else _both(names),
+        shared if len(shared) > 2 else _join_both(names),
         part,
         tree.groups[parent].scope,
     )
@@ -452,5 +452,5 @@ def separator_of(names: Sequence[str]) -> str:
     return ""
 
 
-def _both(names: Sequence[str]) -> str:
+def _join_both(names: Sequence[str]) -> str:
     return " … ".join(dict.fromkeys(short(name, 24) for name in names))

@@ -91,8 +91,8 @@ def place_in_layers(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: flo
     Complexity: linear in items, of which a layer holds each edge that passes it.
     """
     limit = max([limit, *(item.left + item.right for item in items)])
-    trunk = _trunk(items, edges)
-    rows = _Rows(items, edges, _ranks(items, edges, limit), set(trunk), limit)
+    trunk = _find_trunk(items, edges)
+    rows = _Rows(items, edges, _compute_ranks(items, edges, limit), set(trunk), limit)
     rows.order()
     x = rows.places()
     left = min((x[i] - rows.left[i] for i in range(len(x))), default=0.0)
@@ -113,7 +113,7 @@ def place_in_layers(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: flo
     )
 
 
-def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
+def _find_trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
     """Return the path that passes most nodes, from above."""
     best = [item.weight for item in items]
     before = [-1] * len(items)
@@ -129,7 +129,7 @@ def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
     return path[::-1]
 
 
-def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[int]:
+def _compute_ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[int]:
     """Return the row of each item: the longest path from above; a source is one row above its first
     reader.
 
@@ -202,7 +202,7 @@ class _Rows:
         for e in sorted(bent, key=lambda e: (edges[e][:2] not in ways, spans[e], bent[e], e)):
             held = edges[e][:2] in ways
             ways.discard(edges[e][:2])
-            self._chain(e, held)
+            self._add_chain(e, held)
         self.above: list[list[tuple[int, float]]] = [[] for _ in self.layer]
         self.below: list[list[tuple[int, float]]] = [[] for _ in self.layer]
         for e in sorted(self.chains):
@@ -213,7 +213,7 @@ class _Rows:
                 self.above[b].append((a, shift))
                 self.below[a].append((b, -shift))
 
-    def _chain(self, e: int, trunk: bool) -> None:
+    def _add_chain(self, e: int, trunk: bool) -> None:
         """Give an edge a part in each layer that it passes, if there is room."""
         edge = self.edges[e]
         passed = range(self.layer[edge.source] + 1, self.layer[edge.target])

@@ -274,7 +274,7 @@ class Drawer:
                 if cell.member == PORT:
                     continue
                 inner = levels.get(cell.member)
-                box = self._box(cell, inner, x + place[0], y + place[1], number, tall)
+                box = self._move_box(cell, inner, x + place[0], y + place[1], number, tall)
                 boxes.append(box)
                 side = box.x + box.width + 4
                 stubs += [
@@ -289,7 +289,7 @@ class Drawer:
                         stubs += moved[2]
                 elif inner:
                     waiting.append((cell.member, box.x, box.y))
-            lines += _lines(
+            lines += _iter_lines(
                 at,
                 [
                     self.key(c.member) if c.member != PORT else tree.groups[number].key
@@ -318,7 +318,7 @@ class Drawer:
         way = "input" if member < len(network.ops) + len(network.inputs) else "output"
         return f"{way}:{network.label(member)}"
 
-    def _box(
+    def _move_box(
         self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool
     ) -> Box:
         network = self.network
@@ -411,7 +411,7 @@ def _move(picture: Layout, corner: Box) -> tuple[list[Box], list[Line], list[Stu
     )
 
 
-def _lines(at: Level, keys: Sequence[str], x: float, y: float) -> Iterator[Line]:
+def _iter_lines(at: Level, keys: Sequence[str], x: float, y: float) -> Iterator[Line]:
     for wire, path, label in zip(at.wires, at.placed.paths, at.placed.labels, strict=True):
         points = tuple((round(x + px, 1), round(y + py, 1)) for px, py in path)
         tx, ty = (round(x + label[0], 1), round(y + label[1], 1)) if label else (0.0, 0.0)

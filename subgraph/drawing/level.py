@@ -158,16 +158,16 @@ def level(
     for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
         _name(named, m, way, name, inner)
     wires = _add_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
-    label = _labels(tree, number, order, NAME if room > NARROW else NAME_NARROW)
+    label = _make_labels(tree, number, order, NAME if room > NARROW else NAME_NARROW)
     while True:
         texts = distinct([clean(name) for _, name in flatten(named.values())], STUB)
-        cells = [_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in order]
+        cells = [_make_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in order]
         items = [
             *[Item(4.0, 4.0, 0.0, top=True)] * len(ways_in),
-            *(_item(tree, cell, inner.get(cell.member), tall=tall) for cell in cells),
+            *(_make_item(tree, cell, inner.get(cell.member), tall=tall) for cell in cells),
             *[Item(4.0, 4.0, 0.0, bottom=True)] * len(ways_out),
         ]
-        joined = [_edge(wire, members, inner) for wire in wires]
+        joined = [_make_edge(wire, members, inner) for wire in wires]
         placed = place_in_layers(tuple(items), tuple(filter(None, joined)), room)
         paths = iter(placed.paths)
         lost = [
@@ -200,10 +200,10 @@ def crossing(tree: Tree, number: int) -> Crossing:
                     named.setdefault(m, {})["in", name] = None
             elif maker not in at and m not in (row := entering.setdefault(name, [])):
                 row.append(m)
-    return Crossing(order, edges, entering, _leaving(tree.network, at, named), named)
+    return Crossing(order, edges, entering, _find_leaving(tree.network, at, named), named)
 
 
-def _leaving(network: Network, at: Mapping[int, int], named: NamedTensors) -> dict[str, int]:
+def _find_leaving(network: Network, at: Mapping[int, int], named: NamedTensors) -> dict[str, int]:
     """Return tensors that leave the members' group; put those that are read far below into
     `named`."""
     readers = network.readers
@@ -251,7 +251,7 @@ def _add_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> lis
     return done
 
 
-def _labels(tree: Tree, number: int, members: Sequence[int], length: int) -> Mapping[int, str]:
+def _make_labels(tree: Tree, number: int, members: Sequence[int], length: int) -> Mapping[int, str]:
     """Return the names of members, short, and different where they differ."""
     scope = tree.groups[number].scope
     names = {}
@@ -264,7 +264,7 @@ def _labels(tree: Tree, number: int, members: Sequence[int], length: int) -> Map
     return {m: labels[name] for m, name in names.items()}
 
 
-def _cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequence[StubRow]) -> Cell:
+def _make_cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequence[StubRow]) -> Cell:
     """Return the texts of a member."""
     network = tree.network
     if member in tree.groups:
@@ -279,7 +279,7 @@ def _cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequence[Stu
     return Cell(member, op, label[member], note, stubs)
 
 
-def _item(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool) -> Item:
+def _make_item(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool) -> Item:
     """Return the box of a cell with its stubs."""
     beside = max((columns(row.text) * ADVANCE + 6 for row in cell.stubs), default=0.0)
     alone = size(tree, cell, inner, tall=tall)
@@ -316,7 +316,7 @@ def stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[StubRo
     return found
 
 
-def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:
+def _make_edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:
     """None if a tensor has no port at an open group: it is named inside."""
     leave = arrive = 0.0
     source = inner.get(members[wire.source])

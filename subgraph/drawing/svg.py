@@ -134,7 +134,7 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{layout.width:g}"'
         f' height="{layout.height:g}" viewBox="0 0 {layout.width:g} {layout.height:g}" role="img"'
-        f' aria-label="{_text(title or "graph")}">',
+        f' aria-label="{_draw_text(title or "graph")}">',
         f"<style>{STYLE}</style>" if style else "",
     ]
     return "\n".join([*filter(None, parts), *_draw(layout, marks or Marks()), "</svg>"]) + "\n"
@@ -144,24 +144,24 @@ def _draw(layout: Layout, marks: Marks) -> list[str]:
     """Return the drawing's elements, in the order in which they cover each other."""
     opened = [box for box in layout.boxes if box.kind in FRAMES]
     others = [box for box in layout.boxes if box.kind not in FRAMES]
-    parts = [_box(box, marks) for box in opened]
-    parts += [_line(line, marks) for line in layout.lines]
-    parts += [_box(box, marks) for box in others]
-    parts += [_type(line, marks) for line in layout.lines if line.text or marks.boundary]
-    parts += [_stub(stub, marks) for stub in layout.stubs]
+    parts = [_draw_box(box, marks) for box in opened]
+    parts += [_draw_line(line, marks) for line in layout.lines]
+    parts += [_draw_box(box, marks) for box in others]
+    parts += [_draw_type(line, marks) for line in layout.lines if line.text or marks.boundary]
+    parts += [_draw_stub(stub, marks) for stub in layout.stubs]
     return list(filter(None, parts))
 
 
-def _text(text: str) -> str:
+def _draw_text(text: str) -> str:
     # XML cannot hold these two.
     return escape(clean(text).replace("\ufffe", "").replace("\uffff", ""))
 
 
 def _title(names: Iterable[str]) -> str:
-    return f"<title>{_text(list_some(list(names), MAX_TITLES))}</title>"
+    return f"<title>{_draw_text(list_some(list(names), MAX_TITLES))}</title>"
 
 
-def _box(box: Box, marks: Marks) -> str:
+def _draw_box(box: Box, marks: Marks) -> str:
     """Return a box with its texts; a click on it leads to its link."""
     inside = sum(n in marks.region for n in box.nodes) if marks.region else 0
     classes = [box.kind, *filter(None, [box.family])]
@@ -176,40 +176,41 @@ def _box(box: Box, marks: Marks) -> str:
     elif any(n in marks.suspects for n in box.nodes):
         classes.append("suspect")
     radius = box.height / 2 if box.kind in ("input", "output") else ROUND
+    key = _draw_text(box.key)
     parts = [
-        f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}',
-        _rect("frame", box.x, box.y, box.width, box.height, radius),
-        *(_frame_texts(box) if box.kind in FRAMES else _box_texts(box, marks, classes)),
+        f'<g class="box {" ".join(classes)}" data-key="{key}">{_title([box.title])}',
+        _draw_rect("frame", box.x, box.y, box.width, box.height, radius),
+        *(_draw_frame_texts(box) if box.kind in FRAMES else _draw_box_texts(box, marks, classes)),
         "</g>",
     ]
     text = "".join(parts)
     address = marks.links.get(box.key)
-    return f'<a href="{_text(address)}">{text}</a>' if address else text
+    return f'<a href="{_draw_text(address)}">{text}</a>' if address else text
 
 
-def _frame_texts(box: Box) -> list[str]:
+def _draw_frame_texts(box: Box) -> list[str]:
     """Return the header of an open box."""
     sign = "− " if box.kind == "open" else ""
-    text = f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_text(box.label)}</text>'
-    return [_rect("header", box.x, box.y, box.width, 21, ROUND), text]
+    text = f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_draw_text(box.label)}</text>'
+    return [_draw_rect("header", box.x, box.y, box.width, 21, ROUND), text]
 
 
-def _box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
+def _draw_box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     """Return the operator in its head, the name, a line on the weights, the error, and signs."""
-    value = _worst(box, marks)
+    value = _find_worst(box, marks)
     shift = 0.0 if value is None else BAR / 2
     middle = f'x="{box.x + box.width / 2 + shift:g}" text-anchor="middle"'
     label = f"+ {box.label}" if box.kind == "group" else box.label
     parts = []
     kind = ""
     if box.family:
-        parts.append(_rect(f"head {box.family}", box.x, box.y, box.width, HEAD, ROUND))
+        parts.append(_draw_rect(f"head {box.family}", box.x, box.y, box.width, HEAD, ROUND))
         kind = ' class="op"'
     down = 13.0 if box.detail else box.height / 2 + 4
-    parts.append(f'<text{kind} {middle} y="{box.y + down:g}">{_text(label)}</text>')
+    parts.append(f'<text{kind} {middle} y="{box.y + down:g}">{_draw_text(label)}</text>')
     for k, line in enumerate(filter(None, (box.detail, box.note))):
         parts.append(
-            f'<text class="soft" {middle} y="{box.y + 30 + 13 * k:g}">{_text(line)}</text>'
+            f'<text class="soft" {middle} y="{box.y + 30 + 13 * k:g}">{_draw_text(line)}</text>'
         )
     if value is not None:
         wrong = "✗ " if "failed" in classes else ""
@@ -221,20 +222,22 @@ def _box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
         full = height * level / len(LEVELS)
         x = box.x + 3
         parts += [
-            _rect("empty", x, top, BAR, height),
-            _rect(f"l{level}", x, top + height - full, BAR, full),
+            _draw_rect("empty", x, top, BAR, height),
+            _draw_rect(f"l{level}", x, top + height - full, BAR, full),
         ]
-    return [*parts, *_badge(box, marks, classes)]
+    return [*parts, *_draw_badge(box, marks, classes)]
 
 
-def _rect(kind: str, x: float, y: float, width: float, height: float, radius: float = 0.0) -> str:
+def _draw_rect(
+    kind: str, x: float, y: float, width: float, height: float, radius: float = 0.0
+) -> str:
     """Return a rectangle."""
     rounded = f' rx="{radius:g}"' if radius else ""
     size = f'width="{width:g}" height="{height:g}"'
     return f'<rect class="{kind}" x="{x:g}" y="{y:g}" {size}{rounded}/>'
 
 
-def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
+def _draw_badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     """Return a tag at the box's upper right corner: its badges, else ✗ or ?."""
     badges = drop_repeats(marks.badges[n] for n in box.nodes if n in marks.badges)
     if shares := [marks.shares[n] for n in box.nodes if n in marks.shares]:
@@ -252,10 +255,12 @@ def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     x = box.x + box.width - wide + 8
     y = box.y - 8
     rect = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="14" rx="3"/>'
-    return [f'<g class="badge">{rect}<text x="{x + 3:g}" y="{y + 11:g}">{_text(text)}</text></g>']
+    return [
+        f'<g class="badge">{rect}<text x="{x + 3:g}" y="{y + 11:g}">{_draw_text(text)}</text></g>'
+    ]
 
 
-def _worst(box: Box, marks: Marks) -> float | str | None:
+def _find_worst(box: Box, marks: Marks) -> float | str | None:
     """Return the largest error of the tensors that the box makes; one that is not finite is larger
     than any."""
     if not marks.values:
@@ -288,7 +293,7 @@ def number(error: float | str) -> str:
     return f"{float(error):.2g}"
 
 
-def _line(line: Line, marks: Marks) -> str:
+def _draw_line(line: Line, marks: Marks) -> str:
     bound = " boundary" if _is_boundary(line, marks) else ""
     x, y = line.points[-1]
     return (
@@ -318,15 +323,15 @@ def path(line: Line) -> str:
     return "".join(steps)
 
 
-def _type(line: Line, marks: Marks) -> str:
+def _draw_type(line: Line, marks: Marks) -> str:
     if not line.text:
         return ""
     classes, sign = ("type boundary", "◆ ") if _is_boundary(line, marks) else ("type", "")
-    text = f"{_title(line.tensors)}{sign}{_text(line.text)}"
+    text = f"{_title(line.tensors)}{sign}{_draw_text(line.text)}"
     return f'<text class="{classes}" x="{line.x:g}" y="{line.y + 4:g}">{text}</text>'
 
 
-def _stub(stub: Stub, marks: Marks) -> str:
+def _draw_stub(stub: Stub, marks: Marks) -> str:
     bound = ' class="boundary"' if _is_boundary(stub, marks) else ""
-    text = f'<text{bound} x="{stub.x:g}" y="{stub.y:g}">{_text(stub.text)}</text>'
+    text = f'<text{bound} x="{stub.x:g}" y="{stub.y:g}">{_draw_text(stub.text)}</text>'
     return f'<g class="stub">{_title(stub.tensors)}{text}</g>'

@@ -54,7 +54,7 @@ class Statistics:
 
 def statistics(values: Array) -> Statistics:
     """Return statistics of a tensor; bool and integers count as numbers."""
-    x = _numbers(values).ravel()
+    x = _as_numbers(values).ravel()
     fine = x[np.isfinite(x)]
     least, most, mean = (
         map(float, (fine.min(), fine.max(), fine.mean())) if fine.size else [None] * 3
@@ -78,7 +78,7 @@ def plane_errors(reference: Array, given: Array) -> list[float]:
     """Return the largest difference per plane; infinite if only one side is NaN or infinite."""
     if not reference.size:
         return []
-    far = _difference(reference, given).reshape(planes(reference.shape), -1)
+    far = _compute_difference(reference, given).reshape(planes(reference.shape), -1)
     return [float(error) for error in far.max(axis=1)]
 
 
@@ -114,22 +114,22 @@ class MapCells:
 
 def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells:
     """Return one plane of both sides and their difference, for a page that paints it."""
-    matrix = _plane(_numbers(reference), plane)
+    matrix = _select_plane(_as_numbers(reference), plane)
     if not matrix.size:
         return MapCells(matrix.shape, 0, 0, 0.0, "")
-    cells = _cells(matrix)
+    cells = _reduce_to_cells(matrix)
     if given is None:
         return MapCells(matrix.shape, len(cells), len(cells[0]), _scale(matrix), _pack(cells))
-    other = _plane(_numbers(given), plane)
-    far = _plane(_difference(reference, given), plane)
+    other = _select_plane(_as_numbers(given), plane)
+    far = _select_plane(_compute_difference(reference, given), plane)
     return MapCells(
         matrix.shape,
         len(cells),
         len(cells[0]),
         _scale(matrix, other),
         _pack(cells),
-        _pack(_cells(other)),
-        _pack(_cells(far)),
+        _pack(_reduce_to_cells(other)),
+        _pack(_reduce_to_cells(far)),
         _scale(far),
         int((far == 0).sum()),
     )
@@ -137,12 +137,12 @@ def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells
 
 def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
     """Return the elements that differ most, worst first; equal ones are omitted."""
-    far = _difference(reference, given).ravel()
+    far = _compute_difference(reference, given).ravel()
     number = min(WORST, far.size)
     order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
     order = order[np.argsort(-far[order], kind="stable")]
-    a = _numbers(reference).ravel()
-    b = _numbers(given).ravel()
+    a = _as_numbers(reference).ravel()
+    b = _as_numbers(given).ravel()
     return [
         DifferingElement(
             tuple(map(int, np.unravel_index(i, reference.shape))),
@@ -158,23 +158,23 @@ def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
 # ------------------------------------------------------------ numbers
 
 
-def _numbers(values: Array) -> Array:
+def _as_numbers(values: Array) -> Array:
     """Return values as float64, which holds all types of ONNX but complex numbers and texts."""
     return np.asarray(values).astype(np.float64)
 
 
-def _difference(reference: Array, given: Array) -> Array:
+def _compute_difference(reference: Array, given: Array) -> Array:
     """Return |a − b|; infinite if only one is NaN, or where Inf meets another value; 0 if both are
     alike."""
-    a = _numbers(reference)
-    b = _numbers(given)
+    a = _as_numbers(reference)
+    b = _as_numbers(given)
     with np.errstate(invalid="ignore"):
         far = np.abs(a - b)
     alike = (a == b) | (np.isnan(a) & np.isnan(b))
     return np.where(alike, 0.0, np.where(np.isnan(far), np.inf, far))
 
 
-def _plane(values: Array, plane: int) -> Array:
+def _select_plane(values: Array, plane: int) -> Array:
     """Return a matrix: the last two axes at one index of the others; a vector in rows of `ROW`."""
     if values.ndim > 2:
         found: Array = values.reshape(-1, *values.shape[-2:])[plane]
@@ -194,7 +194,7 @@ def _scale(*matrices: Array) -> float:
     )
 
 
-def _cells(matrix: Array) -> Array:
+def _reduce_to_cells(matrix: Array) -> Array:
     """Reduce a matrix to `SHOWN` cells each way: the value of largest magnitude, NaN if one is not
     finite."""
     odd = ~np.isfinite(matrix)

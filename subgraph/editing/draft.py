@@ -120,13 +120,13 @@ class Draft:
             ModelError: an operator means something else in this model's opset, and cannot be
                 converted.
         """
-        theirs = self._at_our_opsets(_load_copy(other), other)
+        theirs = self._convert_to_our_opsets(_load_copy(other), other)
         model = self.model
         nodes = {node.name for node in all_nodes(model.graph.node)}
-        outer, inner = _names(model.graph)
+        outer, inner = _list_names(model.graph)
         taken = outer | inner
         their_graph = theirs.graph
-        their_outer, their_inner = _names(their_graph)
+        their_outer, their_inner = _list_names(their_graph)
         local = their_inner - their_outer
         weights = index_by_name(model.graph.initializer)
         same = {
@@ -203,7 +203,7 @@ class Draft:
             f.name = other_names.get(key, f.name)
             self.model.functions.append(f)
 
-    def _at_our_opsets(self, theirs: Any, other: Graph) -> Any:
+    def _convert_to_our_opsets(self, theirs: Any, other: Graph) -> Any:
         """Return the other model with operators that mean the same under this model's opsets.
 
         Raises:
@@ -321,7 +321,7 @@ def _load_copy(graph: Graph) -> Any:
     return model
 
 
-def _names(graph: Any) -> tuple[set[str], set[str]]:
+def _list_names(graph: Any) -> tuple[set[str], set[str]]:
     """Return the names of a graph's tensors, and of those in bodies, with the ones they capture."""
     own, *inner = all_graphs(graph)
     return set(tensor_names(own)), set(flatten(map(tensor_names, inner)))

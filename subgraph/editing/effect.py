@@ -52,7 +52,7 @@ def effect(
             changed, replace(feeding, shapes=shapes), reference, folder / "after"
         )
         compared = [n for n in both if n in ours.records[0] and n in theirs.records[0]]
-        rows = [_row(name, ours.records, theirs.records) for name in compared]
+        rows = [_make_row(name, ours.records, theirs.records) for name in compared]
     maps = "not compared: maps, which no file holds"
     rows += [OutputEffect(name, "same", maps) for name in _list_maps(before) if name in both]
     rows += [OutputEffect(name, "gone") for name in before.outputs if name not in both]
@@ -122,16 +122,16 @@ def edge_values(
     return compute_values(graph, names, feeding, reference, folder).records
 
 
-def _row(name: str, ours: Sequence[Records], theirs: Sequence[Records]) -> OutputEffect:
+def _make_row(name: str, ours: Sequence[Records], theirs: Sequence[Records]) -> OutputEffect:
     worst = OutputEffect(name, "same", "bit-identical")
     for one, other in zip(ours, theirs, strict=True):
-        found = _difference(name, one[name].value(), other[name].value())
+        found = _measure_difference(name, one[name].value(), other[name].value())
         if worst.status == "same" or (found.max_rel or 0) > (worst.max_rel or 0):
             worst = found
     return worst
 
 
-def _difference(name: str, a: object, b: object) -> OutputEffect:
+def _measure_difference(name: str, a: object, b: object) -> OutputEffect:
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         same = repr(a) == repr(b)
         return OutputEffect(name, "same" if same else "changed", "equal" if same else "differs")

@@ -140,8 +140,8 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
     Raises:
         UsageError: a node has several inputs or outputs that are in use.
     """
-    entry = {i: _only_input(graph, i) for i in nodes}
-    source = {_only_output(graph, i): name for i, name in entry.items()}
+    entry = {i: _require_only_input(graph, i) for i in nodes}
+    source = {_require_only_output(graph, i): name for i, name in entry.items()}
 
     def origin(name: str) -> str:
         while name in source:
@@ -171,7 +171,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
     return draft
 
 
-def _only_input(graph: Graph, i: int) -> str:
+def _require_only_input(graph: Graph, i: int) -> str:
     reads = graph.reads[i]
     kinds = graph.kinds(n for n in reads if n in graph.maker)
     names = [n for n in dict.fromkeys(reads) if not graph.is_weight(n) and kinds.get(n) != CONSTANT]
@@ -188,7 +188,7 @@ def _only_input(graph: Graph, i: int) -> str:
     return names[0]
 
 
-def _only_output(graph: Graph, i: int) -> str:
+def _require_only_output(graph: Graph, i: int) -> str:
     used = [n for n in graph.makes[i] if graph.readers.get(n) or n in graph.outputs]
     if len(used) > 1:
         raise UsageError(

@@ -79,10 +79,10 @@ def is_own(processor: str) -> bool:
 
 def qemu(processor: str) -> str:
     """Return the emulator's program; "" if it is not installed."""
-    return next(filter(None, map(shutil.which, _programs(processor))), "")
+    return next(filter(None, map(shutil.which, _find_programs(processor))), "")
 
 
-def _programs(processor: str) -> list[str]:
+def _find_programs(processor: str) -> list[str]:
     return [f"qemu-{processor}-static", f"qemu-{processor}"]
 
 
@@ -134,7 +134,7 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
     for name in ("lists/partial", "archives/partial"):
         (fetched / name).mkdir(parents=True)
     (fetched / "status").touch()  # nothing is installed, so that all is fetched
-    for command in _fetching(processor, fetched):
+    for command in _make_fetch_commands(processor, fetched):
         run(command)
     packages = sorted((fetched / "archives").glob("*.deb"))
     if not packages:
@@ -148,7 +148,7 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
     shutil.rmtree(fetched)
 
 
-def _fetching(processor: str, folder: Path) -> list[list[str]]:
+def _make_fetch_commands(processor: str, folder: Path) -> list[list[str]]:
     """apt's command lines: its lists, then the packages and what they depend on, with everything
     below a folder."""
     settings = {
@@ -230,7 +230,7 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
     script.parent.mkdir(parents=True, exist_ok=True)
     (script.parent / STARTED).symlink_to(original)
     # Another one may be installed later.
-    program = " || ".join(f"command -v {name}" for name in _programs(processor))
+    program = " || ".join(f"command -v {name}" for name in _find_programs(processor))
     started = shlex.join(["-L", str(own), str(folder / Path(PYTHON).parent / STARTED)])
     script.write_text(f'#!/bin/sh\nexec "$({program})" {started} "$@"\n')
     script.chmod(0o755)

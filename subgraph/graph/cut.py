@@ -296,7 +296,7 @@ def build_model(
     order = graph.in_order(region.all_nodes)
     out.node.extend(graph.nodes[i] for i in order)
     protobuf.load_all(tensors_in(out.node), graph.path)  # next to the cut it would be missing
-    renamed = _distinct_names(order, out)
+    renamed = _make_names_distinct(order, out)
     inside = set(graph.iter_outputs(order))
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
         add_weight(graph, name, out)
@@ -352,7 +352,7 @@ def copy_without(message: T, fields: frozenset[str]) -> T:
     return copy
 
 
-def _distinct_names(order: Sequence[int], out: GraphProto) -> dict[str, str]:
+def _make_names_distinct(order: Sequence[int], out: GraphProto) -> dict[str, str]:
     """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new
     name → old."""
     renamed = {}
@@ -550,23 +550,23 @@ def _is_misshapen(
 
     Consumers downstream of operators that keep the shape count as well.
     """
-    shapes = {name: _dims(graph, name, infos) for name in inputs}
+    shapes = {name: _find_dims(graph, name, infos) for name in inputs}
     for i in region.nodes:
         if shapes.keys().isdisjoint(graph.reads[i]):
             continue
-        read = [shapes.get(name) or _dims(graph, name, infos) for name in graph.reads[i]]
-        if _misfit(graph, i, read):
+        read = [shapes.get(name) or _find_dims(graph, name, infos) for name in graph.reads[i]]
+        if _has_misfit(graph, i, read):
             return True
         name = next(iter(graph.nodes[i].output), "")
-        if name and (made := _shape_of(graph.nodes[i], read)) is not None:
-            said = _dims(graph, name, infos)
+        if name and (made := _find_output_shape(graph.nodes[i], read)) is not None:
+            said = _find_dims(graph, name, infos)
             if said and (len(said) != len(made) or any(map(_differ, said, made))):
                 return True
             shapes[name] = made
     return False
 
 
-def _shape_of(node: NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
+def _find_output_shape(node: NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
     """Return the dimensions of a node's first output, None for unknown ones.
 
     Returns:
@@ -583,7 +583,7 @@ def _shape_of(node: NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | 
     return None
 
 
-def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
+def _has_misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
     """Return whether the shapes of a node's inputs exclude each other."""
     node = graph.nodes[i]
     if node.domain not in STANDARD or node.op_type not in ONE_TYPE:
@@ -605,7 +605,7 @@ def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
     return any(len({size for size in axis if isinstance(size, int)} - {1}) > 1 for axis in axes)
 
 
-def _dims(graph: Graph, name: str, infos: Mapping[str, ValueInfoProto]) -> list[Any] | None:
+def _find_dims(graph: Graph, name: str, infos: Mapping[str, ValueInfoProto]) -> list[Any] | None:
     """Return the shape of a weight, or as it is declared; None if that is unknown."""
     if name in graph.weights:
         return list(graph.weights[name].dims)

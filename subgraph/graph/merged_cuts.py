@@ -199,39 +199,41 @@ def _find_owned(cut: Cut) -> dict[OwnedKey, str]:
     """
     graph = cut.graph
     infos = cut.model.graph.value_info if cut.region.pulled else ()
-    small = {v.name for v in infos if 0 < _type_bytes(v.type, 0) <= SHARED_BYTES}
+    small = {v.name for v in infos if 0 < _count_type_bytes(v.type, 0) <= SHARED_BYTES}
     constants = [i for i in cut.region.pulled if _is_small_constant(graph.nodes[i])]
     small |= set(graph.iter_outputs(constants))
     absorbed = [i for i in cut.region.pulled if not small.issuperset(graph.makes[i])]
     nodes = [*cut.region.nodes, *absorbed]
     owned: dict[OwnedKey, str] = {i: f"node '{graph.label(i)}'" for i in nodes}
-    for tensor in _large_weights(cut):
-        owned[tensor.name] = f"a constant of {_size(tensor)} bytes: '{tensor.name}'"
+    for tensor in _iter_large_weights(cut):
+        owned[tensor.name] = f"a constant of {_count_bytes(tensor)} bytes: '{tensor.name}'"
     for key, function in functions_of(cut.model).items():
-        if any(_size(t) > SHARED_BYTES for t in all_tensors(function)):
+        if any(_count_bytes(t) > SHARED_BYTES for t in all_tensors(function)):
             owned[key] = f"the function '{function.name}', which holds constants"
     return owned
 
 
 def _is_small_constant(node: protobuf.NodeProto) -> bool:
     lists = (len(a.floats) + len(a.ints) for a in node.attribute)
-    small_tensors = all(_size(t) <= SHARED_BYTES for t in tensors_in([node]))
+    small_tensors = all(_count_bytes(t) <= SHARED_BYTES for t in tensors_in([node]))
     return node.op_type == "Constant" and small_tensors and sum(lists) * 8 <= SHARED_BYTES
 
 
-def _large_weights(cut: Cut) -> Iterator[protobuf.TensorProto]:
+def _iter_large_weights(cut: Cut) -> Iterator[protobuf.TensorProto]:
     graph = cut.model.graph
     tensors = (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer))
-    return (t for t in tensors if _size(t) > SHARED_BYTES)
+    return (t for t in tensors if _count_bytes(t) > SHARED_BYTES)
 
 
 def count_bytes(cut: Cut) -> int:
     """Return the number of bytes of the large constants and the boundary tensors."""
-    boundary = (_type_bytes(cut.types[n]) for n in (*cut.inputs, *cut.outputs) if n in cut.types)
-    return sum(map(_size, _large_weights(cut))) + sum(boundary)
+    boundary = (
+        _count_type_bytes(cut.types[n]) for n in (*cut.inputs, *cut.outputs) if n in cut.types
+    )
+    return sum(map(_count_bytes, _iter_large_weights(cut))) + sum(boundary)
 
 
-def _type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
+def _count_type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
     """Bytes of a declared tensor, an open dimension counted as `open_size`; 0 for other types or
     without a shape."""
     tensor = proto.tensor_type
@@ -240,7 +242,7 @@ def _type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
     return (math.prod(sizes) * bits + 7) // 8 if tensor.HasField("shape") else 0
 
 
-def _size(tensor: protobuf.TensorProto) -> int:
+def _count_bytes(tensor: protobuf.TensorProto) -> int:
     """Bytes of a constant."""
     # strings, or an element type newer than subcut
     if not dtypes.bits_of_number(tensor.data_type):

@@ -79,7 +79,7 @@ def all_tensors(graph: Any) -> Iterator[TensorProto]:
     """Yield the tensors that a graph or function holds: initializers, and what `tensors_in` its
     nodes; sparse ones as two."""
     yield from getattr(graph, "initializer", ())
-    yield from _parts(getattr(graph, "sparse_initializer", ()))
+    yield from _iter_parts(getattr(graph, "sparse_initializer", ()))
     yield from tensors_in(graph.node)
 
 
@@ -91,13 +91,13 @@ def tensors_in(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
         for a in node.attribute:
             yield from (a.t,) if a.HasField("t") else ()
             yield from a.tensors
-            yield from _parts((a.sparse_tensor,) if a.HasField("sparse_tensor") else ())
-            yield from _parts(a.sparse_tensors)
+            yield from _iter_parts((a.sparse_tensor,) if a.HasField("sparse_tensor") else ())
+            yield from _iter_parts(a.sparse_tensors)
         for body in bodies(node):
             yield from all_tensors(body)
 
 
-def _parts(sparse: Iterable[Any]) -> Iterator[TensorProto]:
+def _iter_parts(sparse: Iterable[Any]) -> Iterator[TensorProto]:
     for tensor in sparse:
         yield from (tensor.values, tensor.indices)
 

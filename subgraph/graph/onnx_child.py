@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
-    onnx = _extension(folder)
+    onnx = _import_extension(folder)
     if call == "infer":
         inferred: bytes = onnx.shape_inference.infer_shapes(data, **options)
         return inferred
@@ -49,7 +49,7 @@ def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
         converted: bytes = onnx.version_converter.convert_version(data, options["version"])
         return converted
     if call == "function":
-        return _function(onnx.defs, data, **options)
+        return _expand_function(onnx.defs, data, **options)
     if call == "check":
         onnx.checker.check_model(data, False, False, False)
     else:
@@ -58,7 +58,7 @@ def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
     return b""
 
 
-def _function(
+def _expand_function(
     defs: Any, data: bytes, op: str, domain: str, version: int, opset: int, sizes: list[int]
 ) -> bytes:
     """Return the body of a node's function; `data`: the node, then the types of its inputs, of
@@ -82,7 +82,7 @@ def _function(
     return body
 
 
-def _extension(folder: Path) -> Any:
+def _import_extension(folder: Path) -> Any:
     """onnx's extension without its package; with it, where it does not load alone."""
     if EXTENSION in sys.modules:
         return sys.modules[EXTENSION]

@@ -102,7 +102,7 @@ def newer_than(model: protobuf.ModelProto, version: int) -> list[tuple[protobuf.
     defines; and which."""
     opset = opset_of(model)
     standard = (node for node in model_nodes(model) if node.domain in STANDARD)
-    meant = ((node, _since(node.op_type, opset)) for node in standard)
+    meant = ((node, _find_since(node.op_type, opset)) for node in standard)
     return [(node, since) for node, since in meant if since is not None and since > version]
 
 
@@ -117,12 +117,13 @@ def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) 
     }
     own = {name for of, name, _ in functions_of(model) if canonical_domain(of) == domain}
     versions = {
-        op: (_since(op, one, domain), _since(op, other, domain)) for op in sorted(used - own)
+        op: (_find_since(op, one, domain), _find_since(op, other, domain))
+        for op in sorted(used - own)
     }
     return [op for op, (before, after) in versions.items() if not before or before != after]
 
 
-def _since(op: str, version: int, domain: str = "") -> int | None:
+def _find_since(op: str, version: int, domain: str = "") -> int | None:
     """Return the version that defines what an operator means in this one; None if onnx does not
     know it."""
     found = schema(op, version, domain)
@@ -157,7 +158,7 @@ def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str
         return f"is not part of opset {version}{first}"
     if known.deprecated:
         return f"is no longer part of opset {version} (since {known.since_version})"
-    if reason := next(_wrong_attributes(node, known, version), ""):
+    if reason := next(_iter_wrong_attributes(node, known, version), ""):
         return reason
     for role, names, low, high in (
         ("input", node.input, known.min_input, known.max_input),
@@ -180,7 +181,7 @@ def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str
     return ""
 
 
-def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Iterator[str]:
+def _iter_wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Iterator[str]:
     # Which tools reserve.
     present = {str(a.name): a.type for a in node.attribute if not a.name.startswith("__")}
     for name, kind in present.items():

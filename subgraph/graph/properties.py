@@ -194,104 +194,104 @@ PROPERTIES = {
 }
 
 
-def _operators(word: str) -> frozenset[str]:
-    return frozenset(_positions(word))
+def _list_operators(word: str) -> frozenset[str]:
+    return frozenset(_list_positions(word))
 
 
-def _positions(word: str) -> dict[str, tuple[int, ...]]:
+def _list_positions(word: str) -> dict[str, tuple[int, ...]]:
     return {name: its[word] or (0,) for name, its in PROPERTIES.items() if word in its}
 
 
 # Each set has the operators of which the lines above it are true.
 # Its kernels deviate by more than rounding: of 16,110 tensors of healthy nodes on five
 # runtimes, those beyond 1e-5 were of these operators.
-APPROXIMATED = _operators("approximated")
+APPROXIMATED = _list_operators("approximated")
 # An index of an axis of its output has values of its inputs at that index, unless the axis has
 # another size, or is missing because an attribute or an input names it.
-AXIS_WISE = _operators("axis-wise")
+AXIS_WISE = _list_operators("axis-wise")
 # It holds bodies, whose nodes compute.
-BODY_OPS = _operators("bodies")
+BODY_OPS = _list_operators("bodies")
 # Its first output is bool, for inputs of any type.
-MAKES_BOOL = _operators("bool")
+MAKES_BOOL = _list_operators("bool")
 # Its operands are spread over each other, and none of them is a weight matrix.
-BROADCASTS = _operators("broadcasts")
+BROADCASTS = _list_operators("broadcasts")
 # Its integer kernels are tables, or compute more coarsely than a step: of 2,961 groups between
 # quantizers on healthy runtimes, all codes of the other operators were the nearest ones.
-COARSE = _operators("coarse")
+COARSE = _list_operators("coarse")
 # Its operands may be exchanged.
-COMMUTES = _operators("commutes")
+COMMUTES = _list_operators("commutes")
 # Its output has the values of its input, for a recording: no number changes.
-COPIES = _operators("copies")
+COPIES = _list_operators("copies")
 # It reads the dimensions of its input, and no values.
-SHAPE_OPS = _operators("dimensions")
+SHAPE_OPS = _list_operators("dimensions")
 # It computes the scale of its quantized values at run time.
-FINDS_SCALES = _operators("dynamic")
+FINDS_SCALES = _list_operators("dynamic")
 # It does not round: it moves, selects or compares values, or changes signs.
-EXACT = _operators("exact")
+EXACT = _list_operators("exact")
 # No opset lets it compute with integers.
-FLOAT_ONLY = _operators("float")
+FLOAT_ONLY = _list_operators("float")
 # Converters fold it into the operator before it, whose output then has its name.
-FOLDED = _operators("folded")
+FOLDED = _list_operators("folded")
 # An operator of TensorFlow Lite may hold it as its activation.
-FOLDED_IN_TFLITE = _operators("folded-in-tflite")
+FOLDED_IN_TFLITE = _list_operators("folded-in-tflite")
 # Its first output is int64, for inputs of any type.
-MAKES_INT64 = _operators("int64")
+MAKES_INT64 = _list_operators("int64")
 # Its first output has the shape of its first input.
-KEEPS_SHAPE = _operators("keeps-shape")
+KEEPS_SHAPE = _list_operators("keeps-shape")
 # Its first output has the element type of its first input.
-KEEPS_TYPE = _operators("keeps-type")
+KEEPS_TYPE = _list_operators("keeps-type")
 # The order of the axes of its output does not depend on the order of its input's axes.
-MIXES_AXES = _operators("mixes-axes")
+MIXES_AXES = _list_operators("mixes-axes")
 # Over several axes it is the same as over one after the other.
-NESTS = _operators("nests")
+NESTS = _list_operators("nests")
 # All its inputs and outputs have one element type.
-ONE_TYPE = _operators("one-type")
+ONE_TYPE = _list_operators("one-type")
 # With integers it may be computed in a wider type, of which the last bits are kept.
-OVERFLOWS = _operators("overflows")
+OVERFLOWS = _list_operators("overflows")
 # It moves, repeats, omits or limits values, or adds a constant, and computes no other ones.
-PICKS = _operators("picks")
+PICKS = _list_operators("picks")
 # Its first output has the first two dimensions of its input.
-POOLS = _operators("pool")
+POOLS = _list_operators("pool")
 # It draws random numbers.
-RANDOM_OPS = _operators("random")
+RANDOM_OPS = _list_operators("random")
 # It returns the indices of the largest or smallest values along an axis.
-RANKS = _operators("ranks")
+RANKS = _list_operators("ranks")
 # It passes all values on, in another shape or order.
-REARRANGES = _operators("rearranges")
+REARRANGES = _list_operators("rearranges")
 # Toolkits give all its quantized inputs, or its output, another scale before it computes.
-REQUANTIZES = _operators("requantizes")
+REQUANTIZES = _list_operators("requantizes")
 # Its inputs have one element type; its outputs may have another one.
-SAME_INPUTS = _operators("same-inputs")
+SAME_INPUTS = _list_operators("same-inputs")
 # Its output saturates: large values hide the errors of its input.
-SQUASHES = _operators("squashes")
+SQUASHES = _list_operators("squashes")
 # It sums many products or values, in an order that runtimes choose.
-SUMS = _operators("sums")
+SUMS = _list_operators("sums")
 # It holds a tensor as an attribute.
-HOLDS_TENSOR = _operators("tensor")
+HOLDS_TENSOR = _list_operators("tensor")
 # The type of its output does not depend on its first input.
-TYPED = _operators("typed")
+TYPED = _list_operators("typed")
 # The size of its output depends on values.
-VALUE_SIZED = _operators("value-sized")
+VALUE_SIZED = _list_operators("value-sized")
 # It multiplies by weights, in which an infinite value is a mistake. Add, Where, Clip, Min and Max
 # take infinite constants on purpose.
-WEIGHTED = _operators("weighted")
+WEIGHTED = _list_operators("weighted")
 # It moves a window along the axes of its input.
-WINDOWS = _operators("window")
+WINDOWS = _list_operators("window")
 
 # Each table has, by operator, the positions of which the lines above it are true.
 # The output is a choice: an error of one bit at an input may select another result.
-CHOICES = _positions("choice")
+CHOICES = _list_positions("choice")
 # The output is rounded to steps: an error of one bit at a boundary becomes a step.
-STEPS = _positions("step")
+STEPS = _list_positions("step")
 # The input is a parameter (axes, limits, exponents) and not data.
-PARAMETERS = _positions("parameter")
+PARAMETERS = _list_positions("parameter")
 # The input sets how the operator works: a shape, axes, a number of elements, scales.
-SETTINGS = _positions("setting")
+SETTINGS = _list_positions("setting")
 # The inputs are the scale and the zero point of the quantized output.
-OUTPUT_SCALES = _positions("scale")
+OUTPUT_SCALES = _list_positions("scale")
 # The inputs are the codes of quantized weights, their scale and zero point.
-QUANTIZED_WEIGHTS = _positions("weight")
+QUANTIZED_WEIGHTS = _list_positions("weight")
 # The number is the axis of the channels in the weight.
-CHANNEL_AXES = _positions("channel")
+CHANNEL_AXES = _list_positions("channel")
 # The number is the axis of its output along which its constants hold a factor per index.
-FEATURE_AXES = _positions("features")
+FEATURE_AXES = _list_positions("features")

@@ -134,11 +134,13 @@ def reading_class(name: str = "ModelProto") -> Any:
     """
     from google.protobuf import message_factory
 
-    return message_factory.GetMessageClass(_reading_pool().FindMessageTypeByName(f"subcut.{name}"))
+    return message_factory.GetMessageClass(
+        _make_reading_pool().FindMessageTypeByName(f"subcut.{name}")
+    )
 
 
 @cache
-def _reading_pool() -> Any:
+def _make_reading_pool() -> Any:
     """Return the descriptors of onnx's messages with these differences."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
@@ -565,7 +567,7 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
             f"weight '{tensor.name}': offset or length in {location!r} is not a number",
             code="weight.malformed-location",
         ) from None
-    file = model if location == HERE else _inside(tensor.name, location, model)
+    file = model if location == HERE else _resolve_inside(tensor.name, location, model)
     shown = model.name if location == HERE else location
     if length != needed:
         raise DataError(
@@ -585,7 +587,7 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
     return Blob(file, offset, length)
 
 
-def _inside(name: str, location: str, model: Path) -> Path:
+def _resolve_inside(name: str, location: str, model: Path) -> Path:
     """Return the real path of an external location, which must be in the folder of the model."""
     folder = model.parent.resolve()
     refuse = f"weight '{name}': external data {location!r}"
@@ -654,7 +656,7 @@ def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
         DataError: the bytes cannot be read.
     """
     blob = locate(tensor, model)
-    full = _bare(tensor, type(tensor))
+    full = _copy_bare(tensor, type(tensor))
     with blob.file.open("rb") as file:
         file.seek(blob.offset)
         full.raw_data = file.read(blob.length)
@@ -672,7 +674,7 @@ def load_all(tensors: Iterable[TensorProto], model: Path) -> None:
             tensor.CopyFrom(load_raw(tensor, model))
 
 
-def _bare(tensor: TensorProto, cls: type[TensorProto]) -> TensorProto:
+def _copy_bare(tensor: TensorProto, cls: type[TensorProto]) -> TensorProto:
     """Return a copy of an on-disk weight without the place of its bytes."""
     copy: TensorProto = cls.FromString(tensor.SerializeToString())
     copy.ClearField("external_data")
@@ -799,7 +801,7 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
     graph = model.graph
     names = {tensor.name for tensor, _ in weights}
     small = [tensor for tensor in graph.initializer if tensor.name not in names]
-    large = [(_header(tensor, blob), blob) for tensor, blob in weights]
+    large = [(_make_header(tensor, blob), blob) for tensor, blob in weights]
     graph.ClearField("initializer")
     graph.initializer.extend(small)
     body = graph.SerializeToString(deterministic=True)
@@ -814,9 +816,9 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
             copy_blob(blob, out)
 
 
-def _header(tensor: TensorProto, blob: Blob) -> bytes:
+def _make_header(tensor: TensorProto, blob: Blob) -> bytes:
     """Return the bytes of an initializer inside a graph that precede its raw data."""
-    bare = _bare(tensor, protos().TensorProto)
+    bare = _copy_bare(tensor, protos().TensorProto)
     inner: bytes = bare.SerializeToString(deterministic=True) + tag_of(RAW_DATA, blob.length)
     return tag_of(INITIALIZER, len(inner) + blob.length) + inner
 

@@ -121,7 +121,7 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
         ):
             scales.update(dict.fromkeys(graph.makes[i], scale))
         elif node.domain == TFLITE:
-            scales.update(_scales_of_operator(graph, node))
+            scales.update(_iter_operator_scales(graph, node))
     for source, read in _read_scales(graph).items():
         if source not in scales or len(read) == 1:  # the scale that all readers take
             scales[source] = read[-1]
@@ -149,7 +149,7 @@ def _is_computed(graph: Graph, name: str) -> bool:
     return name in graph.maker or name in graph.inputs
 
 
-def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:
+def _iter_operator_scales(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:
     """Return the scales that an operator of TensorFlow Lite states for outputs and model inputs."""
     attributes = index_by_name(node.attribute)
     inputs = [name if name in graph.inputs else "" for name in node.input]
@@ -188,9 +188,9 @@ def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int)
     """Return the scale that a node reads at these positions; None if it is not constant."""
     if len(node.input) <= step:
         return None
-    steps = _numbers(graph, node.input[step])
+    steps = _read_numbers(graph, node.input[step])
     has_zeros = len(node.input) > zero and node.input[zero]
-    zeros = _numbers(graph, node.input[zero]) if has_zeros else (0,) * len(steps or ())
+    zeros = _read_numbers(graph, node.input[zero]) if has_zeros else (0,) * len(steps or ())
     axis = int(attribute(node, "axis", 1)) if node.op_type in AXIS else 1
     if not steps or not zeros or len(zeros) not in (1, len(steps)) or any(not s > 0 for s in steps):
         return None
@@ -198,7 +198,7 @@ def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int)
     return Scale(tuple(map(float, steps)), tuple(map(int, zeros)), axis)
 
 
-def _numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
+def _read_numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
     """Return the values of a constant; None for a computed tensor, or one too long to hold a scale
     per channel."""
     tensor = graph.constant(name)

@@ -120,17 +120,17 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
             inside.add(i)
     for s in starts if start or not inside else ():
         if not inside.intersection(s.nodes):
-            raise _no_path(graph, s, ends[0])
+            raise _make_no_path_error(graph, s, ends[0])
     for e in ends if end or not inside else ():
         if not inside.intersection(e.nodes):
-            raise _no_path(graph, starts[0], e)
+            raise _make_no_path_error(graph, starts[0], e)
     starts, ends = (
         [s for s in selected if inside.intersection(s.nodes)] for selected in (starts, ends)
     )
     inside, ends = _drop_maps(graph, inside, ends)
     requested = [(e.tensor,) if e.tensor else tuple(graph.iter_outputs(e.nodes)) for e in ends]
     region = build_region(graph, inside, requested)
-    return replace(region, start=_labels(graph, starts), end=_labels(graph, ends))
+    return replace(region, start=_list_labels(graph, starts), end=_list_labels(graph, ends))
 
 
 def _drop_maps(
@@ -153,7 +153,7 @@ def _drop_maps(
     return inside - maps, kept
 
 
-def _labels(graph: Graph, selections: Iterable[Selection]) -> Strings:
+def _list_labels(graph: Graph, selections: Iterable[Selection]) -> Strings:
     return tuple(
         s.text if s.tensor in graph.inputs or len(s.nodes) != 1 else graph.label(s.nodes[0])
         for s in selections
@@ -255,12 +255,12 @@ def build_region(
         random=tuple(graph.in_order(random)),
         inputs=tuple(n for n in entering if n in graph.inputs or kinds.get(n) == VALUE),
         shapes=tuple(n for n in entering if kinds.get(n) == SHAPE),
-        outputs=_leaving(graph, inside, made, requested),
+        outputs=_find_leaving(graph, inside, made, requested),
         weights=tuple(sorted(weights)),
     )
 
 
-def _leaving(
+def _find_leaving(
     graph: Graph, inside: set[int], made: set[str], requested: Iterable[Strings]
 ) -> Strings:
     leaving = made.intersection(graph.outputs)
@@ -273,7 +273,7 @@ def _leaving(
     return tuple(name for name in graph.iter_outputs(graph.in_order(inside)) if name in leaving)
 
 
-def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
+def _make_no_path_error(graph: Graph, start: Selection, end: Selection) -> NoRegion:
     """Return the error for a start without a path to the end.
 
     The error states whether the end is upstream, or where their paths join.

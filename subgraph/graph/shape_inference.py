@@ -180,13 +180,13 @@ def _write_defaults(model: ModelProto) -> None:
     versions = read_imports(model)
     for node in all_nodes(model.graph.node):
         domain = canonical_domain(node.domain)
-        if defaults := _defaults(domain, node.op_type, versions.get(domain, 0)):
+        if defaults := _list_defaults(domain, node.op_type, versions.get(domain, 0)):
             present = {a.name for a in node.attribute}
             node.attribute.extend(default for default in defaults if default.name not in present)
 
 
 @cache
-def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
+def _list_defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
     """Return default attributes of an operator with a function body and without inference."""
     known = schema(op, version, domain)
     if known is None or not known.has_function or known.has_type_and_shape_inference_function:

@@ -119,22 +119,22 @@ def allows(declared: TypeProto, actual: TypeProto) -> bool:
 
 def is_complete(proto: TypeProto) -> bool:
     """Return whether the type contains the element type."""
-    inner = _innermost(proto)
+    inner = _find_innermost(proto)
     return inner.HasField("map_type") or bool(inner.tensor_type.elem_type)
 
 
 def holds_maps(proto: TypeProto) -> bool:
     """Return whether the type is a map or consists of maps, which no file can store."""
-    return bool(_innermost(proto).HasField("map_type"))
+    return bool(_find_innermost(proto).HasField("map_type"))
 
 
 def is_fixed(proto: TypeProto) -> bool:
     """Return whether every dimension is a size."""
-    tensor = _innermost(proto).tensor_type
+    tensor = _find_innermost(proto).tensor_type
     return bool(tensor.HasField("shape")) and all(map(_is_size, tensor.shape.dim))
 
 
-def _innermost(proto: TypeProto) -> TypeProto:
+def _find_innermost(proto: TypeProto) -> TypeProto:
     """Return the type of the elements of optional values and sequences, at any depth."""
     kind = proto.WhichOneof("value")
     while kind in ("optional_type", "sequence_type"):

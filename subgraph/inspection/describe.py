@@ -215,7 +215,7 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
     """
-    facts = _facts(graph, list(flatten(graph.makes)), feeding)
+    facts = _collect_facts(graph, list(flatten(graph.makes)), feeding)
     origins = {name: str(origin) for name, origin in facts.measured.origins.items()}
     return ModelDocument(
         **vars(facts.head("model")),
@@ -243,7 +243,7 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
         InputError: the inputs do not fit the model.
     """
     selected = graph.select_all(selector)
-    facts = _facts(
+    facts = _collect_facts(
         graph,
         list(flatten((*graph.reads[i], *graph.makes[i]) for i in selected)),
         feeding,
@@ -276,7 +276,7 @@ def region_document(
         InputError: the inputs do not fit the model.
     """
     region = find_region(graph, start, end)
-    facts = _facts(graph, region.boundary, feeding)
+    facts = _collect_facts(graph, region.boundary, feeding)
     weights = [summary.weight_summary(graph, name) for name in region.weights]
     return RegionDocument(
         **vars(facts.head("region")),
@@ -299,11 +299,11 @@ def invalid_document(graph: Graph, error: ModelError) -> InvalidDocument:
     Raises:
         ModelError: `error`, if no problem of the model explains it.
     """
-    facts = _facts(graph, [], None)
+    facts = _collect_facts(graph, [], None)
     if not any(p.fatal for p in facts.problems):
         raise error
     return InvalidDocument(
-        **vars(replace(facts, notes=(_sentence(error),)).head("region")), nodes=[]
+        **vars(replace(facts, notes=(_format_sentence(error),)).head("region")), nodes=[]
     )
 
 
@@ -331,13 +331,13 @@ class _Facts:
             schema=SCHEMA,
             exit_code=INVALID if any(p.fatal for p in self.problems) else 0,
             view=view,
-            problems=[self._problem(p) for p in self.problems],
+            problems=[self._describe_problem(p) for p in self.problems],
             notes=list(self.notes),
             model=summary.file_summary(self.graph),
             run=run,
         )
 
-    def _problem(self, p: Problem) -> ProblemEntry:
+    def _describe_problem(self, p: Problem) -> ProblemEntry:
         node = None if p.node is None else self.node(p.node)
         where = "" if p.node is None else f"{node_title(self.graph, p.node)}: "
         return ProblemEntry(p.kind, p.fatal, node, p.tensor, where + p.what, p.hint)
@@ -362,7 +362,9 @@ class _Facts:
     def tensor(self, name: str) -> TensorInfo:
         """Return type and shape as measured, else as inferred or declared."""
         proto = self.types.declared.get(name)
-        entry = TensorInfo(name, None, None, None, None, None, _type(proto) if proto else None)
+        entry = TensorInfo(
+            name, None, None, None, None, None, _describe_type(proto) if proto else None
+        )
         is_weight = name in self.graph.weights
         measured = self.measured.tensors.get(name) or (
             measure_weight(self.graph, name) if is_weight else None
@@ -379,7 +381,7 @@ class _Facts:
             )
         if known := self.types.type_of(name):
             source = "declared" if proto else "inferred"
-            return replace(entry, source=source, **vars(_type(known)))
+            return replace(entry, source=source, **vars(_describe_type(known)))
         return entry
 
     def entering(self, name: str) -> EnteringTensor:
@@ -398,7 +400,7 @@ class _Facts:
         return LeavingTensor(**vars(self.tensor(name)), read_by=readers, is_output=is_output)
 
 
-def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Facts:
+def _collect_facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Facts:
     types = infer_types(graph)
     facts = _Facts(graph, types, find_problems(graph, types), MeasuredTensors(), (), feeding)
     return facts if feeding is None else _measure(facts, drop_repeats(names), feeding)
@@ -425,7 +427,7 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     except InputError as e:
         if not feeding.is_default:
             raise
-        return replace(facts, notes=(f"not run: {_sentence(e)}",))
+        return replace(facts, notes=(f"not run: {_format_sentence(e)}",))
     notes = [
         f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}"
         for f in measured.failures
@@ -440,11 +442,11 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     return replace(facts, measured=measured, notes=tuple(notes))
 
 
-def _sentence(error: ModelError | InputError) -> str:
+def _format_sentence(error: ModelError | InputError) -> str:
     return f"{error.what} ({error.hint})" if error.hint else error.what
 
 
-def _type(proto: protobuf.TypeProto) -> TypeEntry:
+def _describe_type(proto: protobuf.TypeProto) -> TypeEntry:
     """Return (float32, [1, 3, "H", None]) of a type, without symbols that shape inference
     invents."""
     try:

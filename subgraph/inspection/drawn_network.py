@@ -63,7 +63,7 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
     """
     types = graph.find_declared_types()
     is_named = any("/" in name for name in graph.node_names)
-    scopes = [] if is_named else list(map(_scope, graph.nodes))
+    scopes = [] if is_named else list(map(_get_scope, graph.nodes))
     return Network(
         names=[name.removeprefix(prefix) for name in graph.node_names],
         ops=graph.ops,
@@ -121,7 +121,7 @@ def type_text(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
     return f"{declared.text} {shape_text(shape)}"
 
 
-def _scope(node: protobuf.NodeProto) -> Strings:
+def _get_scope(node: protobuf.NodeProto) -> Strings:
     text = next((p.value for p in node.metadata_props if p.key == SCOPE_NAMES), "")
     scopes = []
     before = ""
@@ -156,7 +156,7 @@ def short_size(size: str) -> str:
     try:
         tree = ast.parse(size, mode="eval").body
         (symbol,) = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - _FUNCTIONS.keys()
-        share = _value(tree, {symbol: LARGE}) / LARGE
+        share = _compute_value(tree, {symbol: LARGE}) / LARGE
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
         return UNKNOWN
     nearest = share.limit_denominator(MAX_FACTOR)
@@ -180,12 +180,12 @@ def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
     if size in sizes or len(size) > MAX_EXPRESSION:
         return sizes.get(size, size)
     try:
-        return int(_value(ast.parse(size, mode="eval").body, sizes))
+        return int(_compute_value(ast.parse(size, mode="eval").body, sizes))
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
         return size
 
 
-def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
+def _compute_value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
     """Return the value of an expression.
 
     Raises:
@@ -197,11 +197,11 @@ def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
         case ast.Name(id=name) if name in sizes:
             return Fraction(sizes[name])
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, sizes)
+            return -_compute_value(operand, sizes)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
+            return _OPERATORS[type(op)](_compute_value(left, sizes), _compute_value(right, sizes))
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_value(one, sizes) for one in given))
+            return _FUNCTIONS[name](*(_compute_value(one, sizes) for one in given))
     raise ValueError(ast.dump(tree))
 
 

@@ -225,10 +225,10 @@ def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
     if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:
         return None
     is_fixed = all(isinstance(d, int) for d in known.dims)
-    return _bytes(math.prod(known.dims), known.dtype) if is_fixed else None
+    return _count_bytes(math.prod(known.dims), known.dtype) if is_fixed else None
 
 
-def _bytes(elements: int, dtype: str) -> int:
+def _count_bytes(elements: int, dtype: str) -> int:
     """Bytes in a file, where an element of less than a byte takes one."""
     return elements * max(dtypes.bits_of(dtype) // 8, 1)
 
@@ -249,7 +249,7 @@ class _Measuring:
         Raises:
             SubcutError: the run fails.
         """
-        names = [*batch, *self._anchors()]
+        names = [*batch, *self._list_anchors()]
         region = find_upstream(self.graph, names)
         inputs = inputs_needed(self.graph, region, names)
         new = dict.fromkeys((*batch, *(n for n in inputs if n not in self.tensors)))
@@ -257,13 +257,13 @@ class _Measuring:
         with folders.temporary() as folder:
             samples = self.feeding.plan(self.graph, inputs)
             captured = capture_samples(self.reference, self.graph, region, stems, samples, folder)
-            self.origins.update(_origins(captured))
+            self.origins.update(_find_origins(captured))
             self.tensors.update((name, _measure_files(name, captured, folder)) for name in new)
         measured = [self.tensors[name] for name in batch]
-        sizes = [_bytes(t.range.elements, t.dtype) for t in measured if t.range is not None]
+        sizes = [_count_bytes(t.range.elements, t.dtype) for t in measured if t.range is not None]
         return SIZE_MARGIN * sum(sizes) // max(len(sizes), 1)
 
-    def _anchors(self) -> list[str]:
+    def _list_anchors(self) -> list[str]:
         """Tensors by which this run needs every model input that an earlier run needed.
 
         With the same inputs in all batches, an open dimension that inputs share gets one size, and
@@ -278,7 +278,7 @@ class _Measuring:
         ]
 
 
-def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
+def _find_origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
     if len(captured) == 1:
         return dict(captured[0].origins)
     samples = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
@@ -308,12 +308,12 @@ def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
     if r.dtype == "string":
         return None, None
     array = from_bits(read_npy(file, mapped=True), r.dtype)
-    measured = range_of(array), _value(array)
+    measured = range_of(array), _read_value(array)
     file.unlink()
     return measured
 
 
-def _value(array: Array) -> Any:
+def _read_value(array: Array) -> Any:
     return array.tolist() if array.size <= MAX_VALUES and array.dtype.kind in "iub" else None
 
 
@@ -321,10 +321,10 @@ def range_of(array: Array) -> Range:
     """Return the range of an array of numbers or booleans, in the memory of one more piece."""
     flat = array.ravel("K")
     pieces = (flat[k : k + PIECE] for k in range(0, flat.size, PIECE))
-    return sum(map(_range_of_piece, pieces), Range())
+    return sum(map(_find_range_of_piece, pieces), Range())
 
 
-def _range_of_piece(values: Array) -> Range:
+def _find_range_of_piece(values: Array) -> Range:
     if values.dtype.kind == "c":
         values = np.abs(values)
     if values.dtype.kind not in "iub":  # float, or a type of ml_dtypes, whose kind is V
@@ -355,7 +355,7 @@ def measure_tensor(tensor: protobuf.TensorProto, path: Path) -> Range:
     Raises:
         ModelError, OSError, ValueError, TypeError: It cannot be read.
     """
-    return sum(map(_range_of_piece, protobuf.pieces(tensor, path, PIECE)), Range())
+    return sum(map(_find_range_of_piece, protobuf.pieces(tensor, path, PIECE)), Range())
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
@@ -371,7 +371,7 @@ def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
     try:
         measured = measure_tensor(tensor, graph.path)
         small = measured.elements <= MAX_VALUES
-        value = _value(protobuf.to_array(tensor, graph.path)) if small else None
+        value = _read_value(protobuf.to_array(tensor, graph.path)) if small else None
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return None
     return MeasuredTensor("tensor", dtype, shape, measured, value)

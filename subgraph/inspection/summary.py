@@ -96,7 +96,9 @@ def file_summary(graph: Graph) -> FileSummary:
     return FileSummary(
         path=str(graph.path),
         bytes=graph.skeleton.size,
-        external_bytes=sum(_bytes(t) for t in graph.weights.values() if protobuf.in_other_file(t)),
+        external_bytes=sum(
+            _format_bytes(t) for t in graph.weights.values() if protobuf.in_other_file(t)
+        ),
         ir_version=int(model.ir_version),
         opsets={o.domain or "ai.onnx": int(o.version) for o in model.opset_import},
         producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
@@ -126,7 +128,7 @@ def weight_totals(graph: Graph) -> WeightTotals:
     for made, op in zip(graph.makes, graph.ops, strict=True):
         tensor = graph.constant(made[0]) if op == CONSTANT and made else None
         if tensor is not None:
-            weights.append(_summary(made[0], tensor, tensor.dims))
+            weights.append(_summarize(made[0], tensor, tensor.dims))
     totals = [
         TypeTotals(dtype, len(same), sum(w.parameters for w in same), sum(w.bytes for w in same))
         for dtype, same in group_values((w.type, w) for w in weights).items()
@@ -141,16 +143,16 @@ def weight_summary(graph: Graph, name: str) -> WeightSummary:
     """Return one initializer, dense or sparse."""
     sparse = graph.sparse.get(name)
     tensor = sparse.values if sparse else graph.weights[name]
-    return _summary(name, tensor, (sparse or tensor).dims)
+    return _summarize(name, tensor, (sparse or tensor).dims)
 
 
-def _summary(name: str, tensor: protobuf.TensorProto, shape: Iterable[int]) -> WeightSummary:
+def _summarize(name: str, tensor: protobuf.TensorProto, shape: Iterable[int]) -> WeightSummary:
     dtype = dtypes.name_of(tensor.data_type, "unknown")
     parameters = max(math.prod(tensor.dims), 0)
-    return WeightSummary(name, dtype, [int(d) for d in shape], parameters, _bytes(tensor))
+    return WeightSummary(name, dtype, [int(d) for d in shape], parameters, _format_bytes(tensor))
 
 
-def _bytes(tensor: protobuf.TensorProto) -> int:
+def _format_bytes(tensor: protobuf.TensorProto) -> int:
     if tensor.data_type == protobuf.STRING:
         return sum(map(len, tensor.string_data))
     try:
@@ -167,20 +169,20 @@ def attribute_text(attribute: Any) -> str:
     if attribute.ref_attr_name:
         return f"@{attribute.ref_attr_name}"
     if kind == pb.TENSOR:
-        return _tensor_text(attribute.t)
+        return _format_tensor(attribute.t)
     if kind == pb.GRAPH:
         return f"graph of {count(attribute.g.node, 'node')}"
     if kind not in VALUE_FIELDS:
         return str(pb.AttributeType.Name(kind)).lower()
     value = getattr(attribute, VALUE_FIELDS[kind])
     if VALUE_FIELDS[kind] not in LIST_FIELDS:
-        return _short(_plain(value))
-    items = [_plain(v) for v in value[:MAX_LISTED]]
+        return _shorten_number(_format_plain(value))
+    items = [_format_plain(v) for v in value[:MAX_LISTED]]
     items += [f"… {len(value)} in all"] if len(value) > MAX_LISTED else []
-    return _short(f"[{', '.join(items)}]")
+    return _shorten_number(f"[{', '.join(items)}]")
 
 
-def _tensor_text(tensor: protobuf.TensorProto) -> str:
+def _format_tensor(tensor: protobuf.TensorProto) -> str:
     name = dtypes.name_of(tensor.data_type, "unknown")
     text = f"{name} {shape_text(tuple(tensor.dims))}"
     if protobuf.on_disk(tensor) or math.prod(tensor.dims) > MAX_LISTED:
@@ -189,14 +191,14 @@ def _tensor_text(tensor: protobuf.TensorProto) -> str:
         values = protobuf.to_array(tensor, Path()).tolist()
     except (ValueError, TypeError):  # it has fewer bytes than its type and shape need
         return text
-    return _short(f"{text} = {values}")
+    return _shorten_number(f"{text} = {values}")
 
 
-def _plain(value: Any) -> str:
+def _format_plain(value: Any) -> str:
     if isinstance(value, bytes):
         return repr(value.decode(errors="replace"))
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-def _short(text: str) -> str:
+def _shorten_number(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

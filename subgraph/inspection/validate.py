@@ -56,7 +56,11 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
     and edges.
     """
     types = types or infer_types(graph)
-    problems = [*_find_disconnected(graph), *_newer_opsets(graph), *_unreadable_weights(graph)]
+    problems = [
+        *_find_disconnected(graph),
+        *_iter_newer_opsets(graph),
+        *_iter_unreadable_weights(graph),
+    ]
     explained = any(p.fatal for p in problems)
     complaints = [c for c in types.complaints if not (explained and c.from_checker)]
     refused = {c.node for c in complaints if c.from_checker}
@@ -116,7 +120,7 @@ def _find_disconnected(graph: Graph) -> Iterator[Problem]:
                 return
 
 
-def _newer_opsets(graph: Graph) -> Iterator[Problem]:
+def _iter_newer_opsets(graph: Graph) -> Iterator[Problem]:
     for domain, version in read_imports(graph.model).items():
         newest = newest_opsets().get(domain, version)
         if version > newest:
@@ -128,7 +132,7 @@ def _newer_opsets(graph: Graph) -> Iterator[Problem]:
             yield Problem("opset", None, None, what, hint, fatal=False)
 
 
-def _unreadable_weights(graph: Graph) -> Iterator[Problem]:
+def _iter_unreadable_weights(graph: Graph) -> Iterator[Problem]:
     for name, tensor in graph.weights.items():
         try:
             if protobuf.on_disk(tensor):

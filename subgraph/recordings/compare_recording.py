@@ -276,7 +276,7 @@ class _Judging:
             fact = f"the model casts it to a narrower type ({clean(cast)})"
             remark = f"{fact}, the recording does not"
         match = replace(match, remark=remark)
-        judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
+        judgement = self._judge(name, reference, value, k, self._measure_noise_in_place(name, k))
         if judgement.fails and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
         if judgement.agrees and is_coarse(reference, match.entry.step):
@@ -307,7 +307,7 @@ class _Judging:
             if value.dtype.kind != "f":
                 return run.run.name, self._judge(name, other, value, k, None)
             moved = displace(reference, other, value)
-            judged = self._judge(name, reference, moved, k, self._noise_in_place(name, k))
+            judged = self._judge(name, reference, moved, k, self._measure_noise_in_place(name, k))
             if row.failing and measure_remoteness(reference, other, value) <= AS_WRONG:
                 judged = _excuse(judged, "agrees", f"both deviate alike: {judged.why}")
             return run.run.name, judged
@@ -327,7 +327,7 @@ class _Judging:
         context = OutputContext(name, self.precision, noise, is_output, has_fixed_point=True)
         return judge_values(reference, value, self.judge.rule, context, label)
 
-    def _noise_in_place(self, name: str, k: int) -> Noise | None:
+    def _measure_noise_in_place(self, name: str, k: int) -> Noise | None:
         """Return the noise of the full model; None for its inputs, and if it takes too much
         memory."""
         if name not in self.judge.model.graph.maker or self._noise_region is None:
@@ -349,7 +349,7 @@ class _Judging:
         """
         row = self.in_place(name)
         may_be_wrong = row.failing or (row.agreeing and self._may_hide(name))
-        alone = self._alone(name) if may_be_wrong else None
+        alone = self._judge_alone(name) if may_be_wrong else None
         if (
             row.agreeing
             and alone
@@ -373,7 +373,7 @@ class _Judging:
         region = regions.find_upstream_until(graph, [name], self.recorded.__contains__)
         return region is not None and _has_exact_inputs(graph, region, self.precision)
 
-    def _alone(self, name: str) -> Judgement | None:
+    def _judge_alone(self, name: str) -> Judgement | None:
         """Return the worst isolated judgement over all samples; None if it cannot be computed.
 
         If it is not certain which tensor was recorded, the tensor that fits best counts.

@@ -220,10 +220,10 @@ class RunComparison:
     def notes(self) -> list[str]:
         """The reasons why the full recording is doubtful."""
         silence = [f"inconclusive: {self.silence}"] if self.silence else []
-        on_errors = self._notes_on_errors()
-        return [*silence, *self._notes_on_input(), *self._notes_on_files(), *on_errors]
+        on_errors = self._iter_error_notes()
+        return [*silence, *self._iter_input_notes(), *self._iter_file_notes(), *on_errors]
 
-    def _notes_on_input(self) -> Iterator[str]:
+    def _iter_input_notes(self) -> Iterator[str]:
         """Yield the notes on other inputs of the device, and on a dump of another model."""
         if self.other_input and not self.wrong_input:
             other = ", ".join(self.other_input)
@@ -235,7 +235,7 @@ class RunComparison:
         elif len(self.rows) < FEW_SHARE * self.tensors and not self.failing:
             yield f"{len(self.rows)} of {self.tensors} tensors of the model were compared"
 
-    def _notes_on_files(self) -> Iterator[str]:
+    def _iter_file_notes(self) -> Iterator[str]:
         run = self.run
         is_guessed = run.layout in AXIS_ORDERS and run.has_guessed_shapes
         last = bool(self.matched) and self.matched[0].channels_last
@@ -255,7 +255,7 @@ class RunComparison:
             why = first.why if first.entry.file in first.why else f"{first.entry.file}: {first.why}"
             yield f"{len(unread)} of {files} recorded tensors could not be read: {why}"
 
-    def _notes_on_errors(self) -> Iterator[str]:
+    def _iter_error_notes(self) -> Iterator[str]:
         alone = {n: judged for n in self.failing if (judged := self.rows[n].alone)}
         clipped = [f"{n}: {one.why}" for n, one in alone.items() if one.label == CLIPPED]
         yield from (f"{each}: another calibration?" for each in clipped[:MAX_CLIPPED_NOTES])

@@ -486,7 +486,7 @@ def _iter_next_of_case(
         yield NextCommand("run it again", replay_words(document, case))
     if healing and about.backend not in DEVICES and not about.is_function:
         trial = ["bisect", healing.model, "-i", str(Path(case) / "inputs"), "-c", about.name]
-        yield NextCommand("try the cure", ["subcut", *trial, *_criterion_words(document)])
+        yield NextCommand("try the cure", ["subcut", *trial, *_make_criterion_words(document)])
     if "not a bug: " not in conclusion:
         bundled = str(Path(case).parent) if healing else case
         yield NextCommand("for a bug report", ["subcut", "bundle", bundled])
@@ -535,10 +535,10 @@ def replay_words(document: BisectDocument, case: str) -> list[str]:
     runs_commands = any(step in about.options for step in _read_constant(about, "COMMANDS") or ())
     is_code = about.backend.endswith(".py") or runs_commands or _read_constant(about, "SCRIPT")
     spec = ["-c", about.name] if is_code else []
-    return ["subcut", "replay", case, *spec, *_criterion_words(document)]
+    return ["subcut", "replay", case, *spec, *_make_criterion_words(document)]
 
 
-def _criterion_words(document: BisectDocument) -> list[str]:
+def _make_criterion_words(document: BisectDocument) -> list[str]:
     """Return the option for the criterion: by the usual one the candidate may agree."""
     criterion = document.setup.criterion
     return [] if criterion == "noise" else ["--criterion", criterion]

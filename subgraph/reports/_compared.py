@@ -129,7 +129,7 @@ def origins(finding: FindingDocument) -> list[str]:
 def view(document: ComparedDocument) -> View:
     """Return the view of a comparison, or of recordings."""
     status = STATUS.get(document.exit_code, Status.UNRESOLVED)
-    answer = replace(parse_headline(document.says, document.exit_code), next=_next(document))
+    answer = replace(parse_headline(document.says, document.exit_code), next=_list_next(document))
     if isinstance(document, ComparisonDocument):
         bad = document.tensors.first_bad
         likenesses = (
@@ -139,10 +139,10 @@ def view(document: ComparedDocument) -> View:
             kind="compare",
             answer=answer,
             status=status,
-            facts=[*_facts_of_comparison(document), *_facts(document)],
+            facts=[*_iter_comparison_facts(document), *_iter_facts(document)],
             notes=[*likenesses, *document.notes],
             columns=["in place", "alone"],
-            lines=[_line(row) for row in document.tensors.rows],
+            lines=[_make_line(row) for row in document.tensors.rows],
             left_out=[],
             findings=(),
         )
@@ -163,7 +163,7 @@ def view(document: ComparedDocument) -> View:
         kind="recorded",
         answer=answer,
         status=status,
-        facts=[*_facts_of_recordings(document, lines), *_facts(document)],
+        facts=[*_iter_recording_facts(document, lines), *_iter_facts(document)],
         notes=[f"{name}: {note}" if several else note for name, note in noted],
         columns=columns,
         lines=lines,
@@ -213,7 +213,7 @@ def _make_cell(judgement: Judgement | NotJudged | None) -> Compared:
     )
 
 
-def _line(row: RowDocument) -> TensorLine:
+def _make_line(row: RowDocument) -> TensorLine:
     cells = [_make_cell(row.in_place), _make_cell(row.alone)]
     source = str(row.source or "")
     return TensorLine(row.index, row.node, row.op, row.tensor, cells, source, row.computed_by or "")
@@ -250,7 +250,7 @@ def reason(whole: VerdictDocument) -> str:
     return f"{about.name}: {about.why}{sample}"
 
 
-def _facts_of_recordings(
+def _iter_recording_facts(
     document: RecordedDocument, lines: Sequence[TensorLine]
 ) -> Iterator[tuple[str, str]]:
     for k, run in enumerate(document.recordings):
@@ -269,21 +269,21 @@ def _facts_of_recordings(
             yield f"first bad tensor{of}", f"{run.tensors.first_bad}{last}{source}"
 
 
-def _facts_of_comparison(document: ComparisonDocument) -> Iterator[tuple[str, str]]:
+def _iter_comparison_facts(document: ComparisonDocument) -> Iterator[tuple[str, str]]:
     about = document.setup.candidate
     whole = document.whole.verdict
     yield "candidate", " ".join(filter(None, (about.name, about.version, about.precision)))
     yield "whole model", ": ".join(filter(None, (whole.status, reason(whole))))
 
 
-def _facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
+def _iter_facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
     yield "model", f"{document.model.file}, {count(document.model.nodes, 'node')}"
     yield "criterion", document.setup.criterion
     if samples := [label for label in document.setup.samples if label]:
         yield "samples", list_some(samples, 20)
 
 
-def _next(document: ComparedDocument) -> list[NextCommand]:
+def _list_next(document: ComparedDocument) -> list[NextCommand]:
     """Return the commands that follow from a comparison that is not right."""
     # a document of before has texts
     following = [_read_text(one) if isinstance(one, str) else one for one in document.next]

@@ -75,23 +75,23 @@ def render(document: BisectDocument, columns: int = COLUMNS, most: int = MAX_LIN
         for title, told in found.further
     ]
     more += [("note", note) for note in shown.notes]
-    lines = [*_head(found, columns), *_laid_out([*found.lines, *more], columns)]
-    last = _last_lines(found, shown.report)
+    lines = [*_format_head(found, columns), *_lay_out([*found.lines, *more], columns)]
+    last = _format_last_lines(found, shown.report)
     room = most - len(last)
     if (left := len(lines) - room) > 0:
         rest = f"{count(left + 1, 'more line')} in the report"
-        lines = [*lines[: room - 1], *_laid_out([("…", rest)], columns)]
+        lines = [*lines[: room - 1], *_lay_out([("…", rest)], columns)]
     return "\n".join([*lines, *last]) + "\n"
 
 
-def _last_lines(found: ReportedAnswer, report: str | None) -> list[str]:
+def _format_last_lines(found: ReportedAnswer, report: str | None) -> list[str]:
     """Return the commands that follow, with the reason for each, and the page."""
     lines = [("next", f"{one.why}: {system.join(one.argv)}") for one in found.next]
     lines += [("report", report)] if report else []
-    return _laid_out(lines, UNBROKEN)
+    return _lay_out(lines, UNBROKEN)
 
 
-def _head(found: ReportedAnswer, columns: int) -> list[str]:
+def _format_head(found: ReportedAnswer, columns: int) -> list[str]:
     """Return the kind, the place, and at the end of the line the number of nodes and the cost."""
     name = f"{found.name} " if len(found.name) > 8 else found.name
     what = shorten_names(found.what)
@@ -103,7 +103,7 @@ def _head(found: ReportedAnswer, columns: int) -> list[str]:
     return [*_wrap(start, what, columns), f"{'':{INDENT}}{ends}"]
 
 
-def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
+def _lay_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
     """Return labels and texts as lines; a label that repeats is shown once."""
     rows = []
     before = ""
@@ -133,15 +133,15 @@ def first_lines(document: Document) -> dict[str, object] | None:
         found = answer(cleaned(document))
         told = [found.lines, *([("also", title), *lines] for title, lines in found.further)]
         rows = [[shorten_names(f"{label}: {text}") for label, text in lines] for lines in told]
-        return _lines_of_page(found, rows)
+        return _format_page(found, rows)
     compared = cleaned(document)
     seen = view(compared)
     rows = [[interval_title(f), *place(f)] for f in seen.findings]
-    totals = _totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
-    return _lines_of_page(seen.answer, rows, totals)
+    totals = _format_totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
+    return _format_page(seen.answer, rows, totals)
 
 
-def _lines_of_page(
+def _format_page(
     found: ReportedAnswer, findings: Sequence[Sequence[str]], after: Iterable[str] = ()
 ) -> dict[str, object]:
     """Return the headline with its sign, the lines of each finding, and what follows."""
@@ -163,7 +163,7 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
         about = shown.setup.candidate
         columns = [f"candidate    {about.name}", *runtime(about)[1:]]
         lines = [seen.answer.says, "   ".join(columns)]
-        lines += _whole(shown.whole.verdict)
+        lines += _format_whole(shown.whole.verdict)
         if seen.lines:
             lines += format_table(seen, every=every)
             in_place = shown.whole.in_place  # documents of before have none, and no `looked_at`
@@ -172,7 +172,7 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
                 lines.append(f"in place: {word(in_place)}   {in_place.why}")
             else:
                 lines.append(IN_PLACE)
-        lines = [*lines, *_totals(shown, seen), *(f"note: {note}" for note in shown.notes)]
+        lines = [*lines, *_format_totals(shown, seen), *(f"note: {note}" for note in shown.notes)]
     else:
         lines = [
             seen.answer.says,
@@ -189,11 +189,11 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
             lines.append("no trial was possible: nothing is certified")
         elif seen.lines:
             lines += format_table(seen, every=every)
-    lines = [*map(shorten_names, lines), *_last_lines(seen.answer, shown.report)]
+    lines = [*map(shorten_names, lines), *_format_last_lines(seen.answer, shown.report)]
     return "\n".join(lines) + "\n"
 
 
-def _whole(whole: WholeDocument) -> list[str]:
+def _format_whole(whole: WholeDocument) -> list[str]:
     lines = [
         f"{name}: {prediction(shares.top1, shares.top5)}" for name, shares in whole.ranking.items()
     ]
@@ -214,7 +214,7 @@ def format_table(shown: View, *, every: bool) -> list[str]:
     by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
     by += ["matched"] if shown.kind == "recorded" else []
     rows = [("", "node", "op", "tensor", *shown.columns, *by)]
-    kept = range(len(shown.lines)) if every else _telling_rows(shown.lines)
+    kept = range(len(shown.lines)) if every else _select_rows(shown.lines)
     for k in kept:
         t = shown.lines[k]
         who = [t.computed_by or "-"] if "computed by" in by else []
@@ -226,7 +226,7 @@ def format_table(shown: View, *, every: bool) -> list[str]:
     return [head, *_iter_rows(shown.lines, kept, lines)]
 
 
-def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
+def _select_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
     """Return the positions of rows that do not agree, with the rows around them and the last one;
     of the last rows if all agree."""
     if len(lines) <= FEW_ROWS:
@@ -280,7 +280,7 @@ def format_cell(cell: Compared) -> str:
     return f"{figure}{outcome(cell)}"
 
 
-def _totals(document: ComparisonDocument, shown: View) -> list[str]:
+def _format_totals(document: ComparisonDocument, shown: View) -> list[str]:
     rows = shown.lines
     bad = document.tensors.first_bad
     whole = document.whole.verdict.status
@@ -308,11 +308,11 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
         inner = count(looked_at.inner, "intermediate tensor")
         lines.append(f"compared: {count(looked_at.outputs, 'output')}, {inner}{unseen}")
     elif whole is Status.FAIL:
-        lines.append(_whole_alone(document, shown))
+        lines.append(_explain_whole_alone(document, shown))
     return lines
 
 
-def _whole_alone(document: ComparisonDocument, shown: View) -> str:
+def _explain_whole_alone(document: ComparisonDocument, shown: View) -> str:
     """Return a sentence on a model that is wrong although no tensor is."""
     looked_at = document.whole.looked_at
     if looked_at and looked_at.others:

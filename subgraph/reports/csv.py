@@ -66,7 +66,7 @@ def render(document: BisectDocument) -> str:
             nodes = listed(one.nodes, most=MAX_NAMES)
             about = {"row": kind, "number": number, "count": len(one.nodes), "nodes": nodes}
             rows.append({**to_json(one), **about})
-    return _table(SEARCHED, rows)
+    return _format_table(SEARCHED, rows)
 
 
 def render_compared(document: ComparedDocument, candidate: str = "") -> str:
@@ -89,10 +89,10 @@ def render_compared(document: ComparedDocument, candidate: str = "") -> str:
         {"row": "left out", "why": why, "count": n, "tensor": listed(names)}
         for why, n, names in shown.left_out
     ]
-    return _table((*first, *COMPARED), [{**first, **row} for row in rows])
+    return _format_table((*first, *COMPARED), [{**first, **row} for row in rows])
 
 
-def _table(columns: Sequence[str], rows: Iterable[Fields]) -> str:
+def _format_table(columns: Sequence[str], rows: Iterable[Fields]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -93,10 +93,10 @@ def render(document: BisectDocument) -> str:
         "next": [(one.why, system.join(one.argv)) for one in found.next],
         "network_drawn": draw_network(document, list_judged_tensors(document)),
         "places": places,
-        "depth": _depth(shown),
-        "findings": [_view(finding, number, *of) for number, (finding, of) in numbered],
+        "depth": _make_depth_chart(shown),
+        "findings": [_make_view(finding, number, *of) for number, (finding, of) in numbered],
     }
-    return _page(TEMPLATE, f"{shown.model.file}: {found.says}", about)
+    return _render_page(TEMPLATE, f"{shown.model.file}: {found.says}", about)
 
 
 def render_compared(document: ComparedDocument) -> str:
@@ -133,9 +133,9 @@ def render_compared(document: ComparedDocument) -> str:
         "v": summary,
         "next": [(one.why, system.join(one.argv)) for one in summary.answer.next],
         "charts": charts,
-        "network_drawn": draw_network(document, _rows(document)),
+        "network_drawn": draw_network(document, _list_rows(document)),
     }
-    return _page(COMPARED, heading, about | {"findings": findings})
+    return _render_page(COMPARED, heading, about | {"findings": findings})
 
 
 def render_sweep(document: SweepDocument) -> str:
@@ -153,7 +153,7 @@ def render_sweep(document: SweepDocument) -> str:
         "signs": SIGNS,
         "words": list(SIGNS),
     }
-    return _page(SWEPT, said, about)
+    return _render_page(SWEPT, said, about)
 
 
 def render_plan(document: PlanDocument) -> str:
@@ -170,14 +170,14 @@ def render_plan(document: PlanDocument) -> str:
     }
     about = {
         "d": shown,
-        "curve": _curve(shown),
+        "curve": _make_curve(shown),
         "places": chart.chart(places, (), errors) if places else None,
         "total": sum((shown.result.weights or {}).values()),
     }
-    return _page(PLANNED, shown.says, about)
+    return _render_page(PLANNED, shown.says, about)
 
 
-def _curve(shown: PlanDocument) -> chart.Chart | None:
+def _make_curve(shown: PlanDocument) -> chart.Chart | None:
     """Return the score over the number of kept places; None if fewer than two models have one."""
     tried = [t for t in shown.trials.tried if t.score is not None]
     points = [
@@ -194,8 +194,8 @@ def _curve(shown: PlanDocument) -> chart.Chart | None:
 
 def plan_curve(document: PlanDocument) -> str:
     """Return the curve of a plan as SVG, without a style; "" without a curve."""
-    curve = _curve(cleaned(document))
-    macros: Any = _environment().get_template("_macros.jinja").module
+    curve = _make_curve(cleaned(document))
+    macros: Any = _make_environment().get_template("_macros.jinja").module
     return str(macros.chart(curve)) if curve else ""
 
 
@@ -216,7 +216,7 @@ def rank(totals: Totals) -> float:
     )
 
 
-def _rows(document: ComparedDocument) -> list[JudgedTensor]:
+def _list_rows(document: ComparedDocument) -> list[JudgedTensor]:
     """Return the tensors in place.
 
     Of several recordings, the one that was narrowed down counts, else the worst one.
@@ -240,8 +240,8 @@ def _find_narrowed(document: ComparedDocument) -> str | None:
     return document.narrowed if isinstance(document, IntervalDocument) else None
 
 
-def _page(template: str, title: str, shown: Fields) -> str:
-    script = _source(SCRIPT)
+def _render_page(template: str, title: str, shown: Fields) -> str:
+    script = _read_source(SCRIPT)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     around = {
         "page_title": title,
@@ -249,19 +249,21 @@ def _page(template: str, title: str, shown: Fields) -> str:
         "script": script,
         "script_hash": f"sha256-{digest}",
     }
-    return _environment().get_template(template).render({**shown, **around}).rstrip("\n") + "\n"
+    return (
+        _make_environment().get_template(template).render({**shown, **around}).rstrip("\n") + "\n"
+    )
 
 
-def _source(name: str) -> str:
+def _read_source(name: str) -> str:
     return resources.files("subgraph.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache  # a page has several templates, a command several pages
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        loader=FunctionLoader(_source),
+        loader=FunctionLoader(_read_source),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -287,7 +289,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _view(
+def _make_view(
     finding: FindingDocument, number: int, heading: str, lines: Sequence[tuple[str, str]]
 ) -> dict[str, object]:
     """Return a finding with the words, drawing and charts of the template."""
@@ -309,7 +311,7 @@ def _view(
     }
 
 
-def _depth(document: BisectDocument) -> chart.Chart | None:
+def _make_depth_chart(document: BisectDocument) -> chart.Chart | None:
     rows = document.whole.profile
     if not rows:
         return None
@@ -319,10 +321,10 @@ def _depth(document: BisectDocument) -> chart.Chart | None:
         "label": "Error of every tensor in place, along the model",
     }
     drawn = chart.chart(points, list(map(all_indices, document.findings)), words)
-    return replace(drawn, note=_hidden(document, drawn.hidden) if drawn.hidden else ())
+    return replace(drawn, note=_describe_hidden(document, drawn.hidden) if drawn.hidden else ())
 
 
-def _hidden(document: BisectDocument, numbers: Sequence[int]) -> list[str]:
+def _describe_hidden(document: BisectDocument, numbers: Sequence[int]) -> list[str]:
     """Return a text for findings without a wrong tensor in the chart, in lines for a phone."""
     if document.whole.verdict.status is not Status.FAIL:
         return ["in place, nothing is wrong here:", "what was found fails alone"]

@@ -20,7 +20,7 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 def render(document: BisectDocument) -> str:
     """Return a search as a suite: the full model, then each finding."""
     shown = cleaned(document)
-    whole = _case(
+    whole = _make_case(
         "whole model", shown.whole.verdict.status, answer(shown).says, shown.whole.verdict.why
     )
     cases = [whole]
@@ -29,22 +29,24 @@ def render(document: BisectDocument) -> str:
         status = Status.UNRESOLVED if is_open else Status.FAIL
         conclusion, reasons = evidence(finding)
         name = f"{number}. {finding.kind}: {region(finding)}"
-        cases.append(_case(name, status, title(finding), "\n".join([conclusion, *reasons])))
-    return _suite(f"subcut bisect {shown.model.file}", cases)
+        cases.append(_make_case(name, status, title(finding), "\n".join([conclusion, *reasons])))
+    return _format_suite(f"subcut bisect {shown.model.file}", cases)
 
 
 def render_compared(document: ComparedDocument) -> str:
     """Return a comparison as a suite: the verdict, then each compared tensor in each column."""
     shown = view(cleaned(document))
-    cases = [_case("verdict", shown.status, shown.answer.says, "")]
+    cases = [_make_case("verdict", shown.status, shown.answer.says, "")]
     for line in shown.lines:
         for column, one in zip(shown.columns, line.cells, strict=True):
             if one.status:
-                cases.append(_case(f"{line.tensor}: {column}", one.status, outcome(one), one.why))
-    return _suite(f"subcut {shown.kind}", cases)
+                cases.append(
+                    _make_case(f"{line.tensor}: {column}", one.status, outcome(one), one.why)
+                )
+    return _format_suite(f"subcut {shown.kind}", cases)
 
 
-def _case(name: str, status: Status | Literal[""], message: str, text: str) -> ET.Element:
+def _make_case(name: str, status: Status | Literal[""], message: str, text: str) -> ET.Element:
     case = ET.Element("testcase", {"name": name, "classname": "subcut"})
     if status is not Status.AGREE:
         kind = "failure" if status is Status.FAIL else "error"
@@ -52,7 +54,7 @@ def _case(name: str, status: Status | Literal[""], message: str, text: str) -> E
     return case
 
 
-def _suite(name: str, cases: Sequence[ET.Element]) -> str:
+def _format_suite(name: str, cases: Sequence[ET.Element]) -> str:
     counts = {"tests": str(len(cases))}
     for kind in ("failure", "error"):
         counts[f"{kind}s"] = str(sum(case.find(kind) is not None for case in cases))

@@ -27,8 +27,8 @@ def render(document: BisectDocument) -> str:
     shown = cleaned(document)
     reasons = list(flatten(evidence(finding)[1] for finding in shown.findings))
     lines = [
-        *_head(answer(shown).says, _text.render(shown, most=UNLIMITED)),
-        *(["", "## Evidence", "", *_fence(reasons, "text")] if reasons else []),
+        *_format_head(answer(shown).says, _text.render(shown, most=UNLIMITED)),
+        *(["", "## Evidence", "", *_format_fence(reasons, "text")] if reasons else []),
         "",
         "## How to reproduce",
         "",
@@ -36,7 +36,7 @@ def render(document: BisectDocument) -> str:
     for case in filter(None, (finding.case for finding in shown.findings)):
         needs = "model, inputs, expected outputs; needs only onnxruntime and numpy"
         lines.append(f"In the folder {code(case)} ({needs}):")
-        lines += ["", *_fence(["python repro.py"], "sh"), ""]
+        lines += ["", *_format_fence(["python repro.py"], "sh"), ""]
     lines += [*_make_command(shown.command), "", "## Environment", ""]
     model = shown.model
     environment = shown.environment
@@ -51,7 +51,7 @@ def render(document: BisectDocument) -> str:
     names = ("subcut", "python", "machine", "threads")
     rows += [(name, str(getattr(environment, name))) for name in names]
     about = align_columns([*rows, *environment.packages.items()])
-    return "\n".join([*lines, *_fence(about, "text")]) + "\n"
+    return "\n".join([*lines, *_format_fence(about, "text")]) + "\n"
 
 
 def render_compared(document: ComparedDocument) -> str:
@@ -67,15 +67,15 @@ def render_sweep(document: SweepDocument) -> str:
 
 
 def _make_issue(says: str, body: str, command: str) -> str:
-    return "\n".join([*_head(says, body), "", *_make_command(command)]) + "\n"
+    return "\n".join([*_format_head(says, body), "", *_make_command(command)]) + "\n"
 
 
-def _head(says: str, body: str) -> list[str]:
-    return [f"# subcut: {code(says)}", "", *_fence(body.rstrip("\n").split("\n"), "text")]
+def _format_head(says: str, body: str) -> list[str]:
+    return [f"# subcut: {code(says)}", "", *_format_fence(body.rstrip("\n").split("\n"), "text")]
 
 
 def _make_command(command: str) -> list[str]:
-    return ["Found with:", "", *_fence([command], "sh")]
+    return ["Found with:", "", *_format_fence([command], "sh")]
 
 
 def code(name: str) -> str:
@@ -88,15 +88,15 @@ def code(name: str) -> str:
     """
     if not name.strip():
         return "(no name)" if name else ""
-    fence = "`" * (_longest(name) + 1)
+    fence = "`" * (_find_longest(name) + 1)
     pad = " " if name[0] in "` " or name[-1] in "` " else ""
     return f"{fence}{pad}{name}{pad}{fence}"
 
 
-def _longest(text: str) -> int:
+def _find_longest(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
-def _fence(lines: Sequence[str], kind: str) -> list[str]:
-    fence = "`" * max(3, _longest("\n".join(lines)) + 1)
+def _format_fence(lines: Sequence[str], kind: str) -> list[str]:
+    fence = "`" * max(3, _find_longest("\n".join(lines)) + 1)
     return [f"{fence}{kind}", *lines, fence]

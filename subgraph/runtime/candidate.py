@@ -244,7 +244,7 @@ class Candidate(RuntimeBuild):
         """The code that it runs outside of subcut, which needs trust."""
         # trust stays after each `pip install`
         settings = self.identity("") | {"installed": ""}
-        code = self._code()
+        code = self._find_code()
         role = f"candidate {clean(self.name)}"
         return NamedCode(role, self.commands, self.origin, code.files, settings, code.complete)
 
@@ -257,7 +257,7 @@ class Candidate(RuntimeBuild):
 
         Name, origin, precision, multi and the place of the runs change no result.
         """
-        code = self._code().files
+        code = self._find_code().files
         folder = Path()
         words: Iterable[str] = self.commands
         if self.runs_commands:
@@ -278,7 +278,7 @@ class Candidate(RuntimeBuild):
             "installed": digest(command_line.find_packages(interpreters)),
         }
 
-    def _code(self) -> Code:
+    def _find_code(self) -> Code:
         """Return the files of code that its commands reach."""
         if self.runs_commands:
             folder = str(self.options.get("folder", ""))

@@ -143,9 +143,9 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
                 " --mean)?",
                 clean(spec.name),
                 clean(last.text),
-                _ends(large),
+                _format_ends(large),
                 clean(first.text),
-                _ends(small),
+                _format_ends(small),
             )
         elif spec.reach and most > FACTOR * max(map(abs, spec.reach)):
             log.warning(
@@ -153,8 +153,8 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
                 " them off",
                 clean(spec.name),
                 clean(last.text),
-                _ends(large),
-                _ends(spec.reach),
+                _format_ends(large),
+                _format_ends(spec.reach),
             )
 
 
@@ -166,11 +166,11 @@ def _warn_of_raw_pictures(captured: Sequence[Captured]) -> None:
                 "input %s: %s is fed as %s; does the model take other values (--mean, --scale)?",
                 clean(name),
                 clean(origin.text),
-                _ends(origin.range),
+                _format_ends(origin.range),
             )
 
 
-def _ends(ends: Range) -> str:
+def _format_ends(ends: Range) -> str:
     return "…".join(f"{end:.3g}" for end in ends)
 
 

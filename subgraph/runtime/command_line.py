@@ -181,13 +181,13 @@ def contents(path: Path) -> str:
     """Return the SHA-256 of a file, of a very large file size and time; "" without a file."""
     try:
         stat = path.stat()
-        return _contents(path, stat.st_size, stat.st_mtime_ns) if path.is_file() else ""
+        return _read_contents(path, stat.st_size, stat.st_mtime_ns) if path.is_file() else ""
     except (OSError, ValueError):  # ValueError: a NUL
         return ""
 
 
 @lru_cache(1024)
-def _contents(path: Path, size: int, changed: int) -> str:
+def _read_contents(path: Path, size: int, changed: int) -> str:
     if size > MAX_HASHED:
         return f"{size} bytes, changed at {changed} ns"
     import hashlib  # 3 ms, which a worker need not pay

@@ -233,9 +233,9 @@ class Feeding(FeedingOptions):
         has_shapes_of_file = "shape" in self.setting.partition(" of ")[0]
         with name_setting(self.setting if has_shapes_of_file else ""):
             sizes = self.symbol_sizes(graph)
-            specs = [_spec(graph, name, self.shapes, sizes) for name in names]
+            specs = [_make_spec(graph, name, self.shapes, sizes) for name in names]
         with name_setting(self.setting):
-            samples = self._list_recorded_files() or _files_per_sample(graph, self.inputs)
+            samples = self._list_recorded_files() or _list_files_per_sample(graph, self.inputs)
         origins = self.origins or [""] * len(samples)
         return [
             Sample(
@@ -265,10 +265,12 @@ class Feeding(FeedingOptions):
         sizes = {}
         for name, shape in self.shapes.items():
             if name in symbols and name not in dims:
-                sizes.update(_symbol_sizes(name, [name], list(shape)))
+                sizes.update(_find_symbol_sizes(name, [name], list(shape)))
                 continue
             _require_input(graph, name, symbols)
-            sizes.update(_symbol_sizes(name, read_type(graph.inputs[name].type)[2], list(shape)))
+            sizes.update(
+                _find_symbol_sizes(name, read_type(graph.inputs[name].type)[2], list(shape))
+            )
         return sizes
 
     def _list_recorded_files(self) -> list[LabeledFiles]:
@@ -280,7 +282,7 @@ class Feeding(FeedingOptions):
         ]
 
 
-def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
+def _list_files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
     """Return label and files of each sample. The k-th sample has the k-th files of each folder."""
     common = []
     folders = []
@@ -302,7 +304,7 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
             path = datasets.unpack(path, tuple(ranks))
         what = f"cannot read the folder {path}"
         with explain_os_error(InputError, what, "check its permissions", code="file.unreadable"):
-            folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
+            folders.append(_list_samples(path, name, inputs_by_stem(list(graph.inputs))))
     if not folders:
         return [("", common)]
     if len(counts := {len(samples) for samples in folders}) > 1:
@@ -311,14 +313,14 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
             code="input.sample-counts",
         )
     rows = list(zip(*folders, strict=True))
-    labels = _distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
+    labels = _make_distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
     return [
         (label, common + list(flatten(of for _, of in row)))
         for label, row in zip(labels, rows, strict=True)
     ]
 
 
-def _distinct(labels: Sequence[str]) -> list[str]:
+def _make_distinct(labels: Sequence[str]) -> list[str]:
     """Return the labels, with ~2, ~3 … added to those that occurred before."""
     taken = set(labels)
     distinct = []
@@ -412,17 +414,19 @@ def _require_kind(path: Path) -> None:
         )
 
 
-def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFiles]:
+def _list_samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFiles]:
     """Return the samples in a folder: sub-folders, one of files named after inputs, or files.
 
     Raises:
         InputError: The folder is empty, or only some of its files are named after inputs.
     """
-    inside = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=_natural)
-    folders = [p for p in inside if p.is_dir() and _input_files(p.iterdir())]
+    inside = sorted(
+        (p for p in folder.iterdir() if not p.name.startswith(".")), key=_make_natural_key
+    )
+    folders = [p for p in inside if p.is_dir() and _list_input_files(p.iterdir())]
     if folders:
-        return [(p.name, [(name, str(f)) for f in _input_files(p.iterdir())]) for p in folders]
-    files = _input_files(inside)
+        return [(p.name, [(name, str(f)) for f in _list_input_files(p.iterdir())]) for p in folders]
+    files = _list_input_files(inside)
     twins = [p for p in inside if p.suffix.lower() in RAW and p.with_suffix(".npy") in files]
     is_case = (folder.parent / "manifest.json").is_file()  # in it both are the same tensor
     if twins and not is_case:
@@ -448,7 +452,7 @@ def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFi
     return [(f.stem if counts[f.stem] == 1 else f.name, [(name, str(f))]) for f in files]
 
 
-def _input_files(paths: Iterable[Path]) -> list[Path]:
+def _list_input_files(paths: Iterable[Path]) -> list[Path]:
     """Return the files that can be fed, in order.
 
     Omitted are the outputs in ONNX's own test folders, and raw files with a .npy of the same name:
@@ -463,10 +467,10 @@ def _input_files(paths: Iterable[Path]) -> list[Path]:
     ]
     stems = {p.stem for p in files if p.suffix.lower() == ".npy"}
     kept = (p for p in files if p.suffix.lower() not in RAW or p.stem not in stems)
-    return sorted(kept, key=_natural)
+    return sorted(kept, key=_make_natural_key)
 
 
-def _natural(path: Path) -> list[Any]:
+def _make_natural_key(path: Path) -> list[Any]:
     """Return a sort key that puts sample_2 before sample_10: texts and numbers alternate."""
     return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
@@ -483,7 +487,7 @@ def inputs_by_stem(names: Sequence[str]) -> StringMap:
 # ------------------------------------------------------------ specs
 
 
-def _spec(graph: Graph, name: str, shapes: Shapes, sizes: Mapping[str, int]) -> InputSpec:
+def _make_spec(graph: Graph, name: str, shapes: Shapes, sizes: Mapping[str, int]) -> InputSpec:
     form, dtype, dims = read_type(graph.inputs[name].type)
     if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(
@@ -495,15 +499,15 @@ def _spec(graph: Graph, name: str, shapes: Shapes, sizes: Mapping[str, int]) -> 
         dims = list(shapes[name])
     elif dims is not None:
         dims = [sizes.get(d, d) for d in dims]
-    high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
+    high, why = _find_index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
     scale = scales_of(graph).get(name) if "int" in dtype else None
     if scale and len(scale.step) > 1:
         scale = None
-    reach = _range_of_codes(scale, dtype) if scale else _find_quantized_range(graph, name)
+    reach = _find_code_range(scale, dtype) if scale else _find_quantized_range(graph, name)
     return InputSpec(name, form, dtype, dims, high, why, reach, scale)
 
 
-def _range_of_codes(scale: Scale, dtype: str) -> Range:
+def _find_code_range(scale: Scale, dtype: str) -> Range:
     """Return the least and the greatest value of the codes of a type."""
     low, high = ((code - scale.zero[0]) * scale.step[0] for code in dtypes.code_range(dtype))
     return low, high
@@ -520,11 +524,11 @@ def _find_quantized_range(graph: Graph, name: str) -> Range | None:
         dtype = dtypes.name_of(zero.data_type) if zero is not None else "uint8"
         scale = constant_scale(graph, node, 1, 2)
         if scale and len(scale.step) == 1 and dtype in ("uint8", "int8"):
-            return _range_of_codes(scale, dtype)
+            return _find_code_range(scale, dtype)
     return None
 
 
-def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:
+def _find_symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:
     """Return the sizes that `--shape` sets for the symbols of an input's declared dimensions.
 
     Raises:
@@ -545,7 +549,7 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
     return {dim: size for dim, size in zip(dims or (), shape, strict=False) if isinstance(dim, str)}
 
 
-def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
+def _find_index_range(graph: Graph, name: str) -> tuple[int | None, str]:
     """Return the rows of the smallest table that an integer input indexes, and its name."""
     tables = []
     seen = {name}
@@ -556,7 +560,7 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
         for i in graph.readers.get(tensor, ()):
             node = graph.nodes[i]
             if node.op_type in ("Gather", "GatherElements") and list(node.input)[1:2] == [tensor]:
-                size = _axis_size(graph, node)
+                size = _find_axis_size(graph, node)
                 if size is None:
                     unknown = graph.label(i)
                 else:
@@ -576,7 +580,7 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
     return size, f"indexes '{table}' of {size} rows"
 
 
-def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
+def _find_axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
     axis = int(attribute(gather, "axis", 0))
     table = str(gather.input[0])
     dims = []

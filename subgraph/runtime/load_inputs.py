@@ -91,25 +91,28 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
                 )
             feeds[spec.name] = value
             origins[spec.name] = computed or InputOrigin(
-                OriginKind.FILE, Path(file).name, conversion, _range(value) or _range(array)
+                OriginKind.FILE,
+                Path(file).name,
+                conversion,
+                _find_range(value) or _find_range(array),
             )
-    sizes = _symbol_sizes(sample.specs, feeds)
+    sizes = _find_symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:
             feeds[spec.name], origins[spec.name] = generate_input(spec, sizes, sample)
     return feeds, origins
 
 
-def _range(value: Value) -> Range | None:
+def _find_range(value: Value) -> Range | None:
     """Return the least and the greatest of some floats that are all finite."""
-    if not isinstance(value, np.ndarray) or _kind(value.dtype) != "f" or not value.size:
+    if not isinstance(value, np.ndarray) or _find_kind(value.dtype) != "f" or not value.size:
         return None
     low = float(value.min())
     high = float(value.max())
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
+def _find_symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     """Return the sizes of symbols: those of the arrays in `feeds`, and 1 for a first dimension."""
     sizes: dict[str, int] = {}
     first: dict[str, int] = {}
@@ -141,7 +144,7 @@ def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]
 
     An input of more than `MAX_SHOWN` numbers is described instead.
     """
-    sizes = _symbol_sizes(sample.specs, {})
+    sizes = _find_symbol_sizes(sample.specs, {})
     for spec in sample.specs:
         if "int" not in spec.dtype or spec.name not in names:
             continue
@@ -165,7 +168,7 @@ def generate_input(
     """
     if spec.form.startswith("optional"):
         return None, EMPTY
-    shape = _shape(spec, sizes)
+    shape = _find_shape(spec, sizes)
     dtype = np_dtype(spec.dtype)
     size = math.prod(shape) * (TEXT_BYTES if spec.dtype == "string" else dtype.itemsize)
     if size > MAX_RANDOM:
@@ -240,7 +243,7 @@ def _draw_bars(shape: Shape, rng: np.random.Generator) -> Array:
     return ground
 
 
-def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> Shape:
+def _find_shape(spec: InputSpec, sizes: Mapping[str, int]) -> Shape:
     if spec.dims is None:
         raise InputError(
             f"input '{spec.name}' declares no shape",
@@ -439,12 +442,14 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
     if options.bgr and pixels.shape[2] >= 3:
         pixels = pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]]
     if options.mean != (0.0,) or options.scale != (1.0,):
-        pixels = (pixels - _per_channel(options.mean, pixels)) * _per_channel(options.scale, pixels)
+        pixels = (pixels - _spread_per_channel(options.mean, pixels)) * _spread_per_channel(
+            options.scale, pixels
+        )
     array = pixels if last else pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(array.reshape((1,) * (len(dims) - 3) + array.shape))
 
 
-def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
+def _spread_per_channel(values: tuple[float, ...], pixels: Array) -> Array:
     if len(values) not in (1, pixels.shape[2]):
         raise InputError(
             f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}",
@@ -504,8 +509,8 @@ def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
 
     Integers must keep their values; floats may be rounded, not overflow, and never become integers.
     """
-    source = _kind(array.dtype)
-    target = _kind(dtype)
+    source = _find_kind(array.dtype)
+    target = _find_kind(dtype)
     if source not in "biuf" or target not in "biuf" or (source == "f" and target != "f"):
         return None
     with np.errstate(all="ignore"):
@@ -517,7 +522,7 @@ def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
     return cast if kept.all() else None
 
 
-def _kind(dtype: np.dtype[Any]) -> str:
+def _find_kind(dtype: np.dtype[Any]) -> str:
     """Return numpy's letter for a type: b, i, u, f, …; for ml_dtypes' types, by their names."""
     if dtype.name in NOT_NUMPY:
         return "f" if "float" in dtype.name else dtype.name[0]

@@ -249,7 +249,7 @@ def input_arguments(inputs: Inputs, names: Collection[str] = ()) -> Strings:
         files = _write_samples([_name_arrays(inputs, names)])
         return tuple(f"{name}={folder / '0.npy'}" for name, folder in files.items())
     if not isinstance(inputs, Sequence):
-        raise _wrong_type(inputs)
+        raise _make_type_error(inputs)
     if all(isinstance(word, (str, Path)) for word in inputs):
         return tuple(map(str, inputs))
     files = _write_samples([_name_arrays(sample, names) for sample in inputs])
@@ -261,7 +261,7 @@ def _name_arrays(sample: Any, names: Collection[str]) -> Fields:
     if isinstance(sample, Mapping):
         return sample
     if not hasattr(sample, "__array__"):
-        raise _wrong_type(sample)
+        raise _make_type_error(sample)
     if len(names) != 1:
         known = ", ".join(names)
         raise UsageError(
@@ -288,12 +288,12 @@ def _write_samples(samples: Sequence[Fields]) -> dict[str, Path]:
         for k, sample in enumerate(samples):
             array = np.asarray(sample[name])
             if array.dtype.hasobject:
-                raise _wrong_type(sample[name])
+                raise _make_type_error(sample[name])
             np.save(place / f"{k}.npy", array, allow_pickle=False)
     return places
 
 
-def _wrong_type(value: object) -> ArgumentTypeError:
+def _make_type_error(value: object) -> ArgumentTypeError:
     """Return the error for a value that is not an input."""
     return ArgumentTypeError.from_value(
         value,

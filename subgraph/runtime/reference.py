@@ -314,8 +314,8 @@ class Reference(Closable):
             WorkerDied: the process crashed.
         """
         size = sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
-        if not self._stretch(key, size, lambda: Graph(protobuf.read(model)), reuse):
-            self._load(key, model, self._options(reuse))
+        if not self._runs_in_stretches(key, size, lambda: Graph(protobuf.read(model)), reuse):
+            self._load(key, model, self._make_options(reuse))
 
     def load_model(
         self,
@@ -340,11 +340,11 @@ class Reference(Closable):
             return Graph(protobuf.Skeleton(source, read, 0, ""))
 
         on_disk = sum(protobuf.nbytes(t) for t in model.graph.initializer if protobuf.on_disk(t))
-        if not self._stretch(key, on_disk, graph, reuse):
+        if not self._runs_in_stretches(key, on_disk, graph, reuse):
             path, more = write_model(model, source, folder, in_place=self.fixed)
-            self._load(key, path, {**self._options(reuse), **more})
+            self._load(key, path, {**self._make_options(reuse), **more})
 
-    def _options(self, reuse: bool) -> JsonObject:
+    def _make_options(self, reuse: bool) -> JsonObject:
         """Return the options of a model; `reuse`: as of `load`."""
         return self.options if reuse or not self.fixed else {**self.options, "reuse": False}
 
@@ -416,13 +416,15 @@ class Reference(Closable):
 
     # ------------------------------------------------------------ stretches
 
-    def _stretch(self, key: str, weights: int, graph: Callable[[], Graph], reuse: bool) -> bool:
+    def _runs_in_stretches(
+        self, key: str, weights: int, graph: Callable[[], Graph], reuse: bool
+    ) -> bool:
         """Return whether the model runs in stretches. With a limit every model does, often in one;
         else those that do not fit into free memory. `weights`: their bytes, roughly."""
         if not self.fixed or not (self.limit or weights > SMALL):
             return False
         space = (self.limit or free_memory()) - OWN_MEMORY
-        model = StretchedModel(graph(), self.process, space, self._options(reuse))
+        model = StretchedModel(graph(), self.process, space, self._make_options(reuse))
         fits = model.fits()
         self.exceeded = self.exceeded or not fits
         if fits and not self.limit:

@@ -121,12 +121,12 @@ class StretchedModel:
 
     def _run(self, folder: Path, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
         nodes = _Nodes(self.graph, outputs)
-        stamps = self._stamps()
+        stamps = self._list_stamps()
         state = self._enter(folder, nodes, feeds)
         several = False
         while state.position < len(nodes.order):
             state = self._advance(nodes, folder, state)
-            if self._stamps() != stamps:
+            if self._list_stamps() != stamps:
                 raise ModelError(
                     "a file of weights was changed while the model was run",
                     "run it again",
@@ -146,7 +146,7 @@ class StretchedModel:
             self.process.release()
         return ModelRun(tensors, state.fed, state.origins, (), state.seconds)
 
-    def _stamps(self) -> list[tuple[int, ...]]:
+    def _list_stamps(self) -> list[tuple[int, ...]]:
         """Return marks of the files that hold weights, which differ after a change, without reading
         the files."""
         stats = [path.stat() for path in sorted(self._files)]
@@ -258,7 +258,7 @@ class _Nodes:
         own = {
             i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])
         }
-        self.order = [i for i in _late(graph, needed) if i in own]
+        self.order = [i for i in _iter_late(graph, needed) if i in own]
         self.last_read = dict[str, int]()
         for k, i in enumerate(self.order):
             self.last_read |= {n: k for n in graph.reads[i] if kinds[n] != CONSTANT}
@@ -267,10 +267,11 @@ class _Nodes:
     def costs(self) -> list[Cost]:
         """The cost of each node, by the size of its weights."""
         return [
-            Cost(weights := self._weights(i), max(weights.values(), default=0)) for i in self.order
+            Cost(weights := self._count_weight_bytes(i), max(weights.values(), default=0))
+            for i in self.order
         ]
 
-    def _weights(self, node: int) -> dict[str, int]:
+    def _count_weight_bytes(self, node: int) -> dict[str, int]:
         """Bytes by name of the weights that a node reads, and of constants that are computed for it
         from them."""
         graph = self.graph
@@ -332,7 +333,7 @@ def compute_raw_bytes(weight: protobuf.TensorProto) -> int:
     return protobuf.nbytes(weight) if dtypes.bits_of_number(weight.data_type) else 0
 
 
-def _late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
+def _iter_late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
     """Yield the nodes, each as late as possible, so that few tensors are alive.
 
     Depth first from the last nodes. Complexity: linear in nodes and edges.

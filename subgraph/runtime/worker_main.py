@@ -86,7 +86,7 @@ def main() -> None:
 
         tempfile.tempdir = scratch
     server = Server(sys.argv[1])
-    lines = _requests(requests)
+    lines = _iter_requests(requests)
     word = next(lines)
     _import_numpy()  # slow, and needed by every request: while the first one is on its way
     server.warm()
@@ -171,7 +171,7 @@ def _limit_or_disk(e: OSError, request: Request) -> SubcutError:
     )
 
 
-def _requests(pipe: int) -> Iterator[bytes]:
+def _iter_requests(pipe: int) -> Iterator[bytes]:
     """Return the lines of a pipe, which a thread reads from now on.
 
     It ends the process group when the pipe closes.
@@ -262,7 +262,7 @@ class Server:
                     f"{self.backend} cannot be used: {e}", "subcut doctor", code="backend.unusable"
                 ) from e
             own = getattr(self._module, "error_text", None) if isinstance(e, Exception) else None
-            why = (own or _one_line)(e)
+            why = (own or _format_on_one_line)(e)
             raise kind(f"{self.backend} {fails}: {why}", hint, code=code) from e
 
     def _require_device(self, error: BaseException) -> None:
@@ -437,24 +437,24 @@ class Server:
         form = tensors.parse_type(declared)[0] if declared else ""
         try:
             if isinstance(value, list):
-                value = [_array(v) for v in value]
+                value = [_to_array(v) for v in value]
             elif value is not None:
-                value = _array(value)
-            text = _type_of(value, declared, form)
+                value = _to_array(value)
+            text = _find_type(value, declared, form)
             if earlier and tensors.is_stored(earlier, value, text, folder):
                 return earlier
             return tensors.save(name, value, text, folder, stem)
         except (OSError, MemoryError):
             raise
         except BaseException as e:
-            why = e.what if isinstance(e, InputError) else _one_line(e)
+            why = e.what if isinstance(e, InputError) else _format_on_one_line(e)
             raise ModelError(
                 f"{self.backend} gave for {name} what is not a tensor: {why}",
                 code="plugin.wrong-return",
             ) from e
 
 
-def _array(value: Any) -> Any:
+def _to_array(value: Any) -> Any:
     """Return the value as one array, in this machine's byte order.
 
     Raises:
@@ -468,7 +468,7 @@ def _array(value: Any) -> Any:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _type_of(value: Any, declared: str, form: str) -> str:
+def _find_type(value: Any, declared: str, form: str) -> str:
     """Return the declared type of a value that has it, or is empty; else the type of its arrays."""
     if declared and (value is None or (isinstance(value, list) and not value)):
         return declared
@@ -478,7 +478,7 @@ def _type_of(value: Any, declared: str, form: str) -> str:
     return declared if fits and same else text
 
 
-def _one_line(e: BaseException) -> str:
+def _format_on_one_line(e: BaseException) -> str:
     """Return an error's type and text on one line, with its place in the user's own file."""
     return f"{type(e).__name__}: {' '.join(str(e).split())[:400]}{command_line.place_of(e)}"
 

@@ -131,7 +131,7 @@ def find_culprits(progress: Progress) -> Search[None]:
     yield from progress.take_profile()
     while True:
         state.seen.suspect = progress.scope
-        region = yield from _failing_region(progress)
+        region = yield from _find_failing_region(progress)
         if isinstance(region, Finding):
             progress.findings.append(region)
             if region.kind is FindingKind.CULPRIT:
@@ -155,7 +155,7 @@ def find_culprits(progress: Progress) -> Search[None]:
         left_over = finding.kind is FindingKind.ACCUMULATED and len(smallest) == len(progress.scope)
         if left_over or not (yield from _peel(progress, smallest, finding)):
             return
-        if not progress.unconfirmed and (yield from _off_everywhere(progress)):
+        if not progress.unconfirmed and (yield from _deviates_everywhere(progress)):
             return
 
 
@@ -175,7 +175,7 @@ def acquit(progress: Progress) -> Search[None]:
             progress.scope = whole
 
 
-def _off_everywhere(progress: Progress) -> Search[bool]:
+def _deviates_everywhere(progress: Progress) -> Search[bool]:
     """Return whether nearly every item deviates. Then the last culprit represents all, and no other
     one is searched."""
     state = progress.state
@@ -227,7 +227,7 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
 # ------------------------------------------------------------ a failing region
 
 
-def _failing_region(progress: Progress) -> Search[Found]:
+def _find_failing_region(progress: Progress) -> Search[Found]:
     """Return the result of the cheapest of the `MEANS` that finds something."""
     for means in MEANS:
         found = yield from means(progress)
@@ -244,7 +244,7 @@ def _find_by_profile(progress: Progress) -> Search[Found]:
     """
     region = yield from _follow_profile(progress)
     while region is None and progress.unconfirmed:
-        if not (yield from _rest_fails(progress)):
+        if not (yield from _remainder_fails(progress)):
             return NOTHING_LEFT
         region = yield from _follow_profile(progress)
     progress.profile_led = region is not None
@@ -264,7 +264,7 @@ def _find_known_kind(progress: Progress) -> Search[Found]:
     return None
 
 
-def _everywhere(progress: Progress) -> Search[Found]:
+def _find_everywhere(progress: Progress) -> Search[Found]:
     """Return the finding if so much is wrong that the reason is the precision that the candidate
     claims, or an error that accumulates."""
     state = progress.state
@@ -293,7 +293,7 @@ def _find_by_halving(progress: Progress) -> Search[Found]:
 MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (
     _find_by_profile,
     _find_known_kind,
-    _everywhere,
+    _find_everywhere,
     _find_by_halving,
 )
 
@@ -336,10 +336,10 @@ def _peel(progress: Progress, region: Items, finding: Finding) -> Search[bool]:
     progress.searched = sum(1 for k in progress.scope if k < region[-1])
     if progress.profile.local and progress.hints:
         return True  # the remaining items are run once, after the last hint
-    return (yield from _rest_fails(progress))
+    return (yield from _remainder_fails(progress))
 
 
-def _rest_fails(progress: Progress) -> Search[bool]:
+def _remainder_fails(progress: Progress) -> Search[bool]:
     """Return whether the remaining items fail without the culprits. Then they are the target from
     now on."""
     state = progress.state
@@ -347,7 +347,7 @@ def _rest_fails(progress: Progress) -> Search[bool]:
     scope = progress.scope
     progress.unconfirmed = ()
     progress.rest = Rest.UNKNOWN
-    for rest in _rests(state, scope, region):
+    for rest in _list_remainders(state, scope, region):
         answer = yield from state.tail(Purpose.TAIL, rest)
         rounds = answer.signature is Signature.PRECISION
         if rounds and state.aim.signature is Signature.MISMATCH:
@@ -410,7 +410,7 @@ def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search
         yield from progress.take_profile()
 
 
-def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
+def _list_remainders(state: SearchState, scope: Items, region: Items) -> list[Items]:
     """Return the remaining items without a culprit that can be run: without all of it; without one
     of its items; without its readers too, which then are not examined."""
     inside = set(region)

@@ -144,7 +144,7 @@ class Driver:
         try:
             queries = next(search)
             while True:
-                yield from self._new_steps()
+                yield from self._iter_new_steps()
                 try:
                     answers = self.oracle.ask(queries) if queries else ()
                     self.answers_sent.append(answers)
@@ -153,11 +153,11 @@ class Driver:
                 else:
                     queries = search.send(answers)
         except StopIteration as end:
-            yield from self._new_steps()
+            yield from self._iter_new_steps()
             result: T = end.value
             return result
 
-    def _new_steps(self) -> Iterator[Step]:
+    def _iter_new_steps(self) -> Iterator[Step]:
         for purpose, query, answer, outcome in self._unreported:
             self._steps += 1
             yield Step(self._steps, purpose, query, answer, outcome, *self.estimate)

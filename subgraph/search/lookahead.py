@@ -57,7 +57,7 @@ class _Future:
             StopIteration: The search ends with a result.
             SearchStopped: The search ends early.
         """
-        self.earlier.update(zip(map(_anyhow, self.queries), answers, strict=True))
+        self.earlier.update(zip(map(_find_certain_query, self.queries), answers, strict=True))
         self.queries = self._search.send(answers)
 
 
@@ -82,13 +82,13 @@ class Lookahead:
         items).
         """
         named = set()
-        for future in self._futures(seen, known):
+        for future in self._iter_futures(seen, known):
             for run in (query.run for query in future.queries):
                 if run not in named and run.runs_alone:
                     named.add(run)
                     yield run
 
-    def _futures(
+    def _iter_futures(
         self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]
     ) -> Iterator[_Future]:
         """Yield the possible courses of the search, the likeliest first."""
@@ -111,7 +111,7 @@ class Lookahead:
             options = [
                 [(1.0, known[q.once])]
                 if q.once in known
-                else _guesses(future.state, q, future.earlier, seen)
+                else _list_guesses(future.state, q, future.earlier, seen)
                 for q in future.queries
             ]
             goes_on: _Future | None = future  # with the likeliest answers; others take a new one
@@ -151,12 +151,12 @@ def plan(
     return begin[: max(free, 0)], obsolete
 
 
-def _anyhow(query: Query) -> Query:
+def _find_certain_query(query: Query) -> Query:
     """Return the query for its first run."""
     return replace(query.once, explain=False)
 
 
-def _guesses(
+def _list_guesses(
     state: SearchState, query: Query, earlier: Mapping[Query, Answer], seen: Mapping[Query, Status]
 ) -> list[tuple[float, Answer]]:
     """Answers to a query with their chances, the likeliest first."""
@@ -168,7 +168,7 @@ def _guesses(
     all_of_error = ErrorShare(of_target=1.0, of_model=1.0, is_culprit=True, largest_error=1.0)
     fails = Answer(Status.FAIL, signature, detail=all_of_error)
     agrees = Answer(Status.AGREE, detail=ErrorShare(of_target=0.0, of_model=0.0, is_culprit=True))
-    if (before := earlier.get(_anyhow(query))) is not None:
+    if (before := earlier.get(_find_certain_query(query))) is not None:
         other = fails if before.agrees else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
     passes = PASS_ODDS.get(state.driver.purpose, 0.5)

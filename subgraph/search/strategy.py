@@ -85,7 +85,7 @@ def search(
             )
     n = len(parents)
     settings = settings or Settings()
-    prior = weights or partial(_alike, n)
+    prior = weights or partial(_find_alike, n)
 
     def begin(settings: Settings) -> tuple[SearchState, Search[Findings]]:
         driver = Driver(oracle, n, settings, (n.bit_length() + 4, False))
@@ -99,7 +99,7 @@ def search(
     return state.driver.run(narrowing)
 
 
-def _alike(n: int) -> list[float]:
+def _find_alike(n: int) -> list[float]:
     return [1.0] * n
 
 
@@ -117,9 +117,9 @@ def _narrow(state: SearchState) -> Search[Findings]:
         looks_inside = settings.inside and whole.agrees
         if whole.signature is None and settings.within is None and not looks_inside:
             progress.rest = Rest.AGREES
-            return _findings(progress, None)
+            return _make_findings(progress, None)
         if settings.only_whole:
-            return _findings(progress, None)
+            return _make_findings(progress, None)
         if 0 < whole.failed < whole.runs or whole.is_contradicted:
             yield from measure_rate(state)
         for _ in range(MAX_STARTS):
@@ -129,13 +129,13 @@ def _narrow(state: SearchState) -> Search[Findings]:
             progress = Progress(state, scope, scope)
             try:
                 yield from _search_scope(progress)
-                return _findings(progress, None)
+                return _make_findings(progress, None)
             except SearchRestart as restart:
                 state.notes.append((str(restart), ()))
         raise SearchStopped("the candidate keeps contradicting itself")
     except SearchStopped as e:
         stopped = e
-    return _findings(progress, stopped)
+    return _make_findings(progress, stopped)
 
 
 def _require_failures(whole: Baseline, flaky: bool) -> None:
@@ -193,14 +193,14 @@ def _probe_scope(progress: Progress) -> Search[RegionOutcome]:
     return outcome
 
 
-def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
+def _make_findings(progress: Progress, ended: SearchStopped | None) -> Findings:
     state = progress.state
     whole = state.whole
     stopped = str(ended or "")
     complete = progress.rest is Rest.AGREES
     findings = list(progress.findings)
     suspects = state.seen.suspect or tuple(range(state.n))
-    unresolved = _smallest(state.seen.unresolved)
+    unresolved = _select_smallest(state.seen.unresolved)
     ends = partial(
         Findings,
         counts=state.driver.counts,
@@ -229,9 +229,11 @@ def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
         signature=whole.signature,
         findings=tuple(findings),
         irrelevant=(
-            () if any(f.everywhere for f in findings) else _smallest(state.seen.irrelevant, named)
+            ()
+            if any(f.everywhere for f in findings)
+            else _select_smallest(state.seen.irrelevant, named)
         ),
-        unresolved=_smallest(state.seen.unresolved, named) if complete else unresolved,
+        unresolved=_select_smallest(state.seen.unresolved, named) if complete else unresolved,
         probe_sensitive=progress.probe_sensitive and not state.aim.flaky,
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
     )
@@ -246,7 +248,7 @@ def _rank(finding: Finding) -> tuple[int, float, Items]:
     )
 
 
-def _smallest(
+def _select_smallest(
     answers: Mapping[Items, Answer], named: Collection[int] = ()
 ) -> tuple[Observation, ...]:
     """Regions that contain no other one, and no item that is part of a finding."""

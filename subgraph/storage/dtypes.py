@@ -70,7 +70,7 @@ class Scale:
     zero: tuple[int, ...]
     axis: int = 1
 
-    def _shape(self, values: tuple[Any, ...], rank: int) -> Array:
+    def _align_shape(self, values: tuple[Any, ...], rank: int) -> Array:
         shape = [1] * rank
         if len(values) > 1:
             shape[self.axis] = len(values)
@@ -80,15 +80,15 @@ class Scale:
         """Dequantized values, float32."""
         rank = stored.ndim
         with np.errstate(all="ignore"):  # the scale of a table that holds infinities is infinite
-            codes = stored.astype(np.float64) - self._shape(self.zero, rank)
-            return (codes * self._shape(self.step, rank)).astype(np.float32)
+            codes = stored.astype(np.float64) - self._align_shape(self.zero, rank)
+            return (codes * self._align_shape(self.step, rank)).astype(np.float32)
 
     def steps(self, real: Array) -> Array:
         """Quantized values, rounded half to even, before they are clipped to the range of a
         type."""
         with np.errstate(all="ignore"):
-            steps = np.rint(real / self._shape(self.step, real.ndim))
-        return steps + self._shape(self.zero, real.ndim)
+            steps = np.rint(real / self._align_shape(self.step, real.ndim))
+        return steps + self._align_shape(self.zero, real.ndim)
 
     def quantize(self, real: Array, dtype: str) -> Array:
         """Return the codes of QuantizeLinear; `dtype` is an integer type."""

@@ -119,7 +119,7 @@ class Store(Closable):
         while True:
             try:
                 with self._guard:
-                    folder = self._new_path()
+                    folder = self._make_new_path()
                     folder.mkdir()
                     self._folders.add(folder)
                     return folder
@@ -189,7 +189,7 @@ class Store(Closable):
             if not self._unwritable:
                 with contextlib.suppress(OSError):
                     # our start must precede any use, for other processes that evict
-                    self._new_path()
+                    self._make_new_path()
             with _lock(place, shared=True):
                 document = store_entry.read_verified(place, key)
                 self._used.add(key)
@@ -242,7 +242,7 @@ class Store(Closable):
             raise ValueError(f"a key is a hash in hexadecimal digits, not {key!r}")
         return self.root / key[:2] / key
 
-    def _new_path(self) -> Path:
+    def _make_new_path(self) -> Path:
         """Return a path for a new folder, in our hidden and locked folder, whose time is when it
         was made."""
         with self._guard:
@@ -343,7 +343,7 @@ class Store(Closable):
                     or now.st_mtime_ns != before.st_mtime_ns
                 ):
                     return False
-                moved = place.rename(self._new_path())
+                moved = place.rename(self._make_new_path())
         except OSError:
             return False
         _delete(moved)

@@ -113,7 +113,7 @@ class ProcessGroup(PipedProcess):
         **options: Any,
     ) -> None:
         if waits := options.get("stdin") == subprocess.DEVNULL:
-            words = _waiting(words, env)
+            words = _start_waiting(words, env)
             options["stdin"] = subprocess.PIPE
         self._mark = os.urandom(16).hex()
         self._ended = threading.Event()
@@ -121,7 +121,7 @@ class ProcessGroup(PipedProcess):
         self._last_second = math.inf
         self._watcher: threading.Thread | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        held, lifeline = _pipe()
+        held, lifeline = _open_pipe()
         self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
         try:
             with _starting:
@@ -169,7 +169,7 @@ class ProcessGroup(PipedProcess):
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) == self.pid:
                     waiting.append(pid)
-        children = _children(pids)
+        children = _find_children(pids)
         while waiting:
             if (pid := waiting.pop()) not in sizes:
                 with contextlib.suppress(psutil.Error):
@@ -183,9 +183,9 @@ class ProcessGroup(PipedProcess):
             return
         if strays:
             # It starts no more processes, and stays the parent of all orphans.
-            self._signal(signal.SIGSTOP)
+            self._send_signal(signal.SIGSTOP)
             _end_strays(self.pid, self._mark)
-        self._signal(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
         if self._guard:  # first: afterwards the number of the group may be another one's
             self._guard.kill()
             self._guard.wait()
@@ -209,7 +209,7 @@ class ProcessGroup(PipedProcess):
                     self.pid, resource.RLIMIT_CPU, (end if hard < 0 else min(end, hard), hard)
                 )
         else:
-            self._watch(seconds=self._processor_time() + seconds)
+            self._watch(seconds=self._measure_processor_time() + seconds)
 
     def _limit(self, memory: int | None, seconds: int | None) -> None:
         """Bound what it may allocate, and the processor time that it may use, where it is not
@@ -239,20 +239,20 @@ class ProcessGroup(PipedProcess):
     def _keep_watch(self) -> None:
         while not self._ended.wait(WATCH) and not self.has_exited():
             if (
-                self._processor_time() > self._last_second
+                self._measure_processor_time() > self._last_second
                 or self.resident_memory() > self._most_memory
             ):
-                self._signal(signal.SIGKILL)
+                self._send_signal(signal.SIGKILL)
                 return
 
-    def _processor_time(self) -> float:
+    def _measure_processor_time(self) -> float:
         """Seconds that its leader has used."""
         try:
             return float(sum(psutil.Process(self.pid).cpu_times()[:2]))
         except psutil.Error:
             return 0.0
 
-    def _signal(self, number: int) -> None:
+    def _send_signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
@@ -334,7 +334,7 @@ def adopt_orphans() -> None:
     global _adopts
     _adopts = True
     with contextlib.suppress(Exception):
-        _c_library().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _load_c_library().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_own_group() -> None:
@@ -359,7 +359,7 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
     process.send_signal(signal.SIGINT)
 
 
-def _waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | Path]:
+def _start_waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | Path]:
     """Start a shell that becomes this command, without input, when it reads a line, and ends
     without one.
 
@@ -371,7 +371,7 @@ def _waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | P
     return ["/bin/sh", "-c", 'read _ && exec "$@" < /dev/null', "sh", *words]
 
 
-def _pipe() -> tuple[int, int]:
+def _open_pipe() -> tuple[int, int]:
     """Return the ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&-
     2>&-`."""
     ends = os.pipe()
@@ -433,7 +433,7 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         found.update(psutil.Process(leader).children(recursive=True))
     if _adopts:
-        found.update(_orphans())
+        found.update(_find_orphans())
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
             if _has_mark(pid, mark):
@@ -450,7 +450,7 @@ def _has_mark(pid: int, mark: str) -> bool:
     return found
 
 
-def _orphans() -> list[psutil.Process]:
+def _find_orphans() -> list[psutil.Process]:
     """Return the processes that ended groups left: children of this process in sessions of their
     own that lead no group. The dead are reaped."""
     own = os.getsid(0)
@@ -563,7 +563,7 @@ _parents: dict[int, int] = {}
 _parents_lock = threading.Lock()
 
 
-def _children(pids: set[int]) -> dict[int, list[int]]:
+def _find_children(pids: set[int]) -> dict[int, list[int]]:
     """Return the children of each of these processes, which are all that there are.
 
     A parent is read once, and again when it has ended: reading all takes a tenth of a millisecond
@@ -646,7 +646,7 @@ def short_name(folder: str) -> str:
 def cache_home() -> Path | None:
     """Return the folder of files of this user that may be deleted at any time; None if there is no
     such folder."""
-    home = _home("XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache")
+    home = _find_home("XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache")
     return (
         home
         if home and (home.parent.is_dir() or home == Path(os.environ.get("XDG_CACHE_HOME", "")))
@@ -688,12 +688,12 @@ def is_group_of_one_user(group: int) -> bool:
 
 def config_home() -> Path | None:
     """Return the folder of settings of this user; None if there is no such folder."""
-    return _home(
+    return _find_home(
         "XDG_CONFIG_HOME", "Library/Application Support" if sys.platform == "darwin" else ".config"
     )
 
 
-def _home(variable: str, folder: str) -> Path | None:
+def _find_home(variable: str, folder: str) -> Path | None:
     named = Path(os.environ.get(variable, ""))
     if (
         named.is_absolute()
@@ -719,16 +719,16 @@ def buffer_lines() -> None:
     import ctypes
 
     with contextlib.suppress(Exception):  # another C library: its last lines may be lost
-        library = _c_library()
+        library = _load_c_library()
         library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, LINE_BUFFERED, 0)
 
 
 def flush_c() -> None:
     """Have C libraries of this process write what they hold back."""
-    _c_library().fflush(None)
+    _load_c_library().fflush(None)
 
 
-def _c_library() -> Any:
+def _load_c_library() -> Any:
     import ctypes  # 4 ms
 
     return ctypes.CDLL(None, use_errno=True)

@@ -119,7 +119,7 @@ class _ProcessIds(ctypes.Structure):  # JOBOBJECT_BASIC_PROCESS_ID_LIST
     )
 
 
-def _new_job() -> wintypes.HANDLE:
+def _make_job() -> wintypes.HANDLE:
     return wintypes.HANDLE(_check(_kernel.CreateJobObjectW(None, None)))
 
 
@@ -135,26 +135,26 @@ _starting = threading.Lock()  # of children, one at a time
 
 
 @functools.cache
-def _own_job() -> wintypes.HANDLE:
+def _make_own_job() -> wintypes.HANDLE:
     """Return a job of this process, which its children are in as well."""
-    job = _new_job()
+    job = _make_job()
     _check(_kernel.AssignProcessToJobObject(job, wintypes.HANDLE(_kernel.GetCurrentProcess())))
     return job
 
 
 @contextlib.contextmanager
-def _children_end_with_this_process() -> Iterator[None]:
+def _end_children_with_this_process() -> Iterator[None]:
     """Let a child that starts in the block end with this process, if that is killed in the block.
 
     It would stay for ever: suspended, and not yet in the job of its group. Behind the block others,
     such as the browser of `subcut view`, outlive this process again.
     """
     with _starting:
-        _limit(_own_job(), _Limits(LimitFlags=KILL_ON_JOB_CLOSE | BREAKAWAY_OK))
+        _limit(_make_own_job(), _Limits(LimitFlags=KILL_ON_JOB_CLOSE | BREAKAWAY_OK))
         try:
             yield
         finally:
-            _limit(_own_job(), _Limits(LimitFlags=BREAKAWAY_OK))
+            _limit(_make_own_job(), _Limits(LimitFlags=BREAKAWAY_OK))
 
 
 class ProcessGroup(PipedProcess):
@@ -179,12 +179,12 @@ class ProcessGroup(PipedProcess):
         if memory is not None:
             self._limits.LimitFlags |= LIMIT_JOB_MEMORY
             self._limits.JobMemoryLimit = memory
-        self._job: wintypes.HANDLE | None = _new_job()
+        self._job: wintypes.HANDLE | None = _make_job()
         try:
             self.allow(seconds)
             environment = {"PYTHONIOENCODING": "utf-8", **disable_telemetry(env)}
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
-            with _children_end_with_this_process():
+            with _end_children_with_this_process():
                 super().__init__(
                     [str(word) for word in words], env=environment, creationflags=flags, **options
                 )
@@ -550,7 +550,7 @@ def short_name(folder: str) -> str:
 def cache_home() -> Path | None:
     """Return the folder of files of this user that may be deleted at any time; None if there is no
     such folder."""
-    return _home("XDG_CACHE_HOME", "LOCALAPPDATA")
+    return _find_home("XDG_CACHE_HOME", "LOCALAPPDATA")
 
 
 def is_private(place: Path, *parents: Path) -> bool:
@@ -561,10 +561,10 @@ def is_private(place: Path, *parents: Path) -> bool:
 
 def config_home() -> Path | None:
     """Return the folder of settings of this user; None if there is no such folder."""
-    return _home("XDG_CONFIG_HOME", "APPDATA")
+    return _find_home("XDG_CONFIG_HOME", "APPDATA")
 
 
-def _home(*variables: str) -> Path | None:
+def _find_home(*variables: str) -> Path | None:
     homes = (Path(os.environ.get(name, "")) for name in variables)
     return next((home for home in homes if home.is_absolute()), None)
 

@@ -126,13 +126,13 @@ def attribute(
     ):
         return None
     if died or not has_forms_of(trials.model, result.tensors, region.outputs):
-        gain = _gain(trials, region, error, target.right)
+        gain = _compute_gain(trials, region, error, target.right)
         return None if gain is None else Attribution(gain, math.inf, gain)
     patched = error_alone(trials.judge, region, result)
     if patched is None:
         return None
     share = share_of(patched, error)
-    ratio = _length(patched) / _length(error)
+    ratio = _compute_length(patched) / _compute_length(error)
     other = trials.runtime.own_model
     is_garbage = share < SHARE and bool((np.abs(error) >= CLIP).any())  # other garbage next time
     # Quantizers of the candidate's model limit an error that the reference passes on.
@@ -140,7 +140,9 @@ def attribute(
     clipped = is_garbage or is_limited
     use_gain = ratio > INSIDE or clipped
     gain = (
-        _gain(trials, region, error, target.right) if use_gain or SMALL <= share < SHARE else None
+        _compute_gain(trials, region, error, target.right)
+        if use_gain or SMALL <= share < SHARE
+        else None
     )
     attributed = share if gain is None or not use_gain else gain
     return Attribution(
@@ -192,7 +194,7 @@ def superposes(before: Array, left: Array, alone: Array) -> bool | None:
     """
     if not alone.any():
         return None
-    residual = _length(before - left - alone) / _length(alone)
+    residual = _compute_length(before - left - alone) / _compute_length(alone)
     if residual <= SUPERPOSED:
         return True
     return False if residual >= NOT_SUPERPOSED else None
@@ -205,14 +207,16 @@ def restores_outputs(trials: Trials, region: Region) -> bool | None:
     Raises:
         BackendError: the candidate cannot be used.
     """
-    values = _values_without(trials, region)
+    values = _compute_values_without(trials, region)
     return None if values is None else not isinstance(values, Verdict)
 
 
-def _gain(trials: Trials, region: Region, error: Array, right: frozenset[int]) -> float | None:
+def _compute_gain(
+    trials: Trials, region: Region, error: Array, right: frozenset[int]
+) -> float | None:
     """Return the part of D that is gone when the reference runs this region; negative where the
     errors cancel each other."""
-    left = _error_without(trials, region, right)
+    left = _compute_error_without(trials, region, right)
     if left is None:
         return None
     size = float(error @ error)
@@ -230,7 +234,7 @@ def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bo
 # ------------------------------------------------------------ mixed runs
 
 
-def _values_without(
+def _compute_values_without(
     trials: Trials, region: Region, right: frozenset[int] = frozenset()
 ) -> Feeds | Verdict | None:
     """All values where the reference runs the region and what is to be `right`, and the candidate
@@ -240,7 +244,7 @@ def _values_without(
     region.
     """
     values: list[Records] = [{} for _ in trials.values.records]
-    phases = _phases(trials.model, {*region.nodes, *right})
+    phases = _split_into_phases(trials.model, {*region.nodes, *right})
     if len(phases) > MAX_PHASES:
         return None
     for phase in sorted(phases):
@@ -262,7 +266,7 @@ def _values_without(
     return trials.model.values_with(values)
 
 
-def _phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
+def _split_into_phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
     """Return the whole model's nodes in phases: even ones without the nodes inside, odd ones of
     these only.
 
@@ -283,16 +287,16 @@ def _phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
 # ------------------------------------------------------------ errors
 
 
-def _error_without(
+def _compute_error_without(
     trials: Trials, region: Region, right: frozenset[int] = frozenset()
 ) -> Array | None:
     """Return the final error when the reference runs the region and the candidate all other
     nodes."""
-    values = _values_without(trials, region, right)
+    values = _compute_values_without(trials, region, right)
     return None if values is None or isinstance(values, Verdict) else error_of(trials.judge, values)
 
 
-def _length(error: Array) -> float:
+def _compute_length(error: Array) -> float:
     return math.sqrt(float(error @ error))
 
 

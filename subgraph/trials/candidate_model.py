@@ -128,7 +128,7 @@ class CandidateModel:
         """Whether it is a region in a case: its inputs are tensors of the full model."""
         return self.values is None and self.unknown == ""
 
-    def _entering(self, name: str) -> MatchedTensor:
+    def _match_entering(self, name: str) -> MatchedTensor:
         """Return the match of a tensor as a region reads it."""
         return self._read_outputs.get(name) or self.matches[name]
 
@@ -256,7 +256,7 @@ class CandidateModel:
         names = [(n, known[n]) for n in self.region(region).inputs]
         return [
             {
-                n: self._entering(own).convert(sample[own], folder, f"in{k}-{i}")
+                n: self._match_entering(own).convert(sample[own], folder, f"in{k}-{i}")
                 for i, (n, own) in enumerate(names)
             }
             for k, sample in enumerate(records)
@@ -328,7 +328,7 @@ def _find_region(other: CandidateModel, region: Region) -> Region:
             code="pair.unmatched",
         )
     outputs = tuple(dict.fromkeys(other.matches[n].name for n in names))
-    boundary = {other._entering(n).name for n in region.inputs if n in other.matches}
+    boundary = {other._match_entering(n).name for n in region.inputs if n in other.matches}
 
     def follow(i: int) -> Iterator[int]:
         for name, kind in graph.kinds(graph.reads[i]).items():
@@ -449,7 +449,7 @@ def _convert_to_reference(
 
 def find_boundary_matches(other: CandidateModel, region: Region) -> Matches:
     """Return the matches of a region's boundary, which `load_own_model` reads back."""
-    entering = {n: other._entering(n) for n in region.inputs if n in other.matches}
+    entering = {n: other._match_entering(n) for n in region.inputs if n in other.matches}
     return entering | pick(other.matches, region.outputs)
 
 

@@ -95,9 +95,9 @@ class CandidateKey:
 
     @property
     def _generation(self) -> int:
-        return next(n for n in itertools.count() if self.store.get(self._entry(n)) is None)
+        return next(n for n in itertools.count() if self.store.get(self._format_entry(n)) is None)
 
-    def _entry(self, generation: int) -> str:
+    def _format_entry(self, generation: int) -> str:
         return digest("dropped", self.identity, generation)
 
     @property
@@ -107,7 +107,7 @@ class CandidateKey:
 
     def discard_results(self) -> None:
         """Ignore all stored results of the candidate, for any model."""
-        self.store.put(self._entry(self._generation), {}, self.store.new_folder())
+        self.store.put(self._format_entry(self._generation), {}, self.store.new_folder())
 
 
 # ------------------------------------------------------------ forms
@@ -139,11 +139,11 @@ class FormsTried:
         """Whether the candidate returns outputs for the model only if its shapes are pinned."""
         return (
             Form.PINNED in self.verdicts
-            and self._silent(Form.SHIPPED)
+            and self._is_silent(Form.SHIPPED)
             and bool(self.verdicts[Form.PINNED].outputs)
         )
 
-    def _silent(self, form: Form) -> bool:
+    def _is_silent(self, form: Form) -> bool:
         return self.verdicts[form].signature in NO_OUTPUT - {Signature.TIMEOUT}
 
     def sentences(self) -> Iterator[str]:
@@ -157,7 +157,7 @@ class FormsTried:
                 f"the file as shipped: {shipped.signature}: {shipped.why}; all other results are"
                 " for pinned shapes"
             )
-        elif self._silent(Form.PINNED) and not self._silent(Form.SHIPPED):
+        elif self._is_silent(Form.PINNED) and not self._is_silent(Form.SHIPPED):
             yield (
                 f"the model with pinned shapes, which every cut has: {pinned.signature}:"
                 f" {pinned.why}"
@@ -282,7 +282,7 @@ class ModelWriter:
             return Form.CUT
         return full_model_form if region == whole and self.shipped else Form.PINNED
 
-    def _file_of(self, form: Form, region: Region) -> ShippedModel | None:
+    def _find_file(self, form: Form, region: Region) -> ShippedModel | None:
         """Return the user's file if it is written in this form; None if a cut is."""
         return self.shipped if form is not Form.CUT and region == self.model.whole() else None
 
@@ -295,7 +295,7 @@ class ModelWriter:
         Raises:
             ModelError: the candidate's own model has no such region.
         """
-        if shipped := self._file_of(form, region):
+        if shipped := self._find_file(form, region):
             feeds, outputs = shipped.write(records, folder, pinned=form is Form.PINNED)
         else:
             cut, feeds = self.write_cut(region, records, folder)
@@ -324,7 +324,7 @@ class ModelWriter:
     def key(self, form: Form, region: Region, records: Feeds) -> str:
         """Return a hash of the file that the candidate is given, and of the values that it
         is fed."""
-        if shipped := self._file_of(form, region):
+        if shipped := self._find_file(form, region):
             inputs = self.model.graph.inputs
             values = [self.model.values.digest([sample[n] for n in inputs]) for sample in records]
             return digest(__version__, shipped.key, form, *values, *self.model.choice.ignored)

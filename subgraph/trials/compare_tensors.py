@@ -538,20 +538,20 @@ def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlemen
         return settlement
     unseen = {row.index for row in found.rows if not row.alone or row.alone.is_unresolved}
     return settle_rounding(
-        NodeEvidence(list(_deviations(trials, found.rows)), len(unseen)),
+        NodeEvidence(list(_iter_deviations(trials, found.rows)), len(unseen)),
         is_beyond_rounding=bool(find_doubt(trials, [Doubt.KERNELS])),
         is_another_tensor_wrong=found.first_bad is not None,
         is_partial=is_partial,
     )
 
 
-def _deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Deviation]:
+def _iter_deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Deviation]:
     """Yield the nodes that agree alone, but not by rounding alone."""
     for i, node in group_values((row.index, row) for row in rows).items():
         error = max(error_of(row.alone) for row in node)
         if error <= MIN_REL_TOL:
             continue
-        region = _node_region(trials.model, i, [row.tensor for row in node])
+        region = _make_node_region(trials.model, i, [row.tensor for row in node])
         if region and is_beyond_rounding(trials, region):
             yield Deviation.make([node[0].op], error, agrees_usually=True)
 
@@ -590,8 +590,8 @@ def _compare_nodes(
     model = trials.model
     model.values.need([*model.graph.outputs, *names])
     tensors = group_values((model.graph.maker[name], name) for name in names)
-    nodes = {i: _node_region(model, i, of_node) for i, of_node in tensors.items()}
-    probes = [] if only_in_place else _probes(trials, nodes, jobs)
+    nodes = {i: _make_node_region(model, i, of_node) for i, of_node in tensors.items()}
+    probes = [] if only_in_place else _select_probes(trials, nodes, jobs)
     rows = []
     with ParallelRuns(trials, jobs) as runs:
         runs.begin(
@@ -613,9 +613,9 @@ def _compare_nodes(
             names = []
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
-            alone = _log_progress(model, _alone(runs, nodes, probes), len(nodes))
+            alone = _log_progress(model, _judge_alone(runs, nodes, probes), len(nodes))
         for i, verdict in alone:
-            rows += [_row(model, i, name, in_place, verdict) for name in tensors[i]]
+            rows += [_make_row(model, i, name, in_place, verdict) for name in tensors[i]]
             if fail_fast and any(row.failing and not steps.excuse(row) for row in rows):
                 break
     full = FullModelFacts(
@@ -668,7 +668,7 @@ class _OwnSteps:
         """Find the nodes that are judged so, among those that compute these tensors."""
         maker = trials.graph.maker
         tensors = group_values((maker[name], name) for name in names)
-        nodes = [_node_region(trials.model, i, of_node) for i, of_node in tensors.items()]
+        nodes = [_make_node_region(trials.model, i, of_node) for i, of_node in tensors.items()]
         regions = [*filter(None, nodes)]
         exact = sum(trials.judge.output_scales(region) is not None for region in regions)
         return cls(trials.graph, exact, len(regions))
@@ -732,7 +732,7 @@ def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:
         )
 
 
-def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
+def _select_probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
     """Nodes that run alone at once: the first ones, if the candidate could run the remaining nodes
     as merged cuts."""
     probes = list(nodes)
@@ -745,7 +745,7 @@ def _add_likeness(trials: Trials, comparison: Comparison, names: Sequence[str]) 
     if bad is None:
         return comparison
     of_node = [row.tensor for row in comparison.rows if row.index == bad.index]
-    node = _node_region(trials.model, bad.index, of_node)
+    node = _make_node_region(trials.model, bad.index, of_node)
     if node and bad.alone and bad.alone.fails:
         output = WrongOutput(trials, node, bad.alone)
     elif bad.in_place:
@@ -804,7 +804,7 @@ def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
     graph = model.graph
     selected = set()
     for word in at:
-        tensors = _fitting(graph, names, word)
+        tensors = _find_fitting(graph, names, word)
         if not tensors:
             selection = graph.select(word)
             tensors = (
@@ -820,7 +820,7 @@ def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
     return [n for n in names if n in selected]
 
 
-def _fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
+def _find_fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
     """Return the tensors that a glob fits, by their own name or their node's; none if the word
     itself is a name."""
     if not any(c in word for c in "*?[") or word in graph.maker or word in graph.node_names:
@@ -832,7 +832,7 @@ def _fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
     }
 
 
-def _alone(
+def _judge_alone(
     runs: ParallelRuns, nodes: Mapping[int, Region | None], probes: Sequence[int]
 ) -> Iterator[tuple[int, Verdict | None]]:
     """Each node's own verdict, in order; None for random nodes. The probes are its first ones.
@@ -856,7 +856,7 @@ def _alone(
     yield from ((i, found[region] if (region := nodes[i]) else None) for i in rest)
 
 
-def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region | None:
+def _make_node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region | None:
     """One node as a region, with those before it whose outputs one side does not have; None for a
     random one."""
     graph = model.graph
@@ -872,18 +872,18 @@ def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region 
         return None
 
 
-def _row(
+def _make_row(
     model: ReferenceModel, i: int, name: str, in_place: Verdict, verdict: Verdict | None
 ) -> ComparisonRow:
     graph = model.graph
-    alone = _worst(verdict, name) if verdict else None
-    judged = _worst(in_place, name)
+    alone = _find_worst(verdict, name) if verdict else None
+    judged = _find_worst(in_place, name)
     return ComparisonRow(
         i, graph.label(i), graph.ops[i], name, judged, alone, verdict, find_source(graph, i)
     )
 
 
-def _worst(verdict: Verdict, name: str) -> Judgement | None:
+def _find_worst(verdict: Verdict, name: str) -> Judgement | None:
     """Return the worst judgement of one output over all samples."""
     return max((j for j in verdict.outputs if j.name == name), key=gravity, default=None)
 
@@ -967,7 +967,7 @@ def document(
             if bad
             else None,
             stopped=comparison.stopped,
-            rows=[_row_document(row) for row in comparison.rows],
+            rows=[_describe_row(row) for row in comparison.rows],
         ),
     )
 
@@ -979,7 +979,7 @@ def add_ranking(whole: Verdict, ranking: Ranking) -> WholeDocument:
     return WholeDocument(**vars(whole.document()), ranking=shares, mute=mute)
 
 
-def _row_document(row: ComparisonRow) -> RowDocument:
+def _describe_row(row: ComparisonRow) -> RowDocument:
     verdict = row.verdict
     why = (
         NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process)

@@ -29,7 +29,7 @@ def find_providers(judge: Judge) -> Mapping[int, str]:
 
 def find_region_providers(trials: Trials, region: Region) -> Mapping[int, str]:
     """Return the provider of each node of a region that runs alone, as `find_providers` does."""
-    if not _tells(trials.runtime):
+    if not _reports_providers(trials.runtime):
         return {}
     with trials.model.temporary_folder() as folder:
         trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
@@ -43,7 +43,7 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
     Returns:
         "" if no such node is known.
     """
-    others = [name for name in found.values() if _elsewhere(judge.runtime, name)]
+    others = [name for name in found.values() if _is_elsewhere(judge.runtime, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
     return (
         f"{len(others)} of {count(judge.model.graph.nodes, 'node')} fell back to {by}"
@@ -57,7 +57,9 @@ def sentence(trials: Trials, region: Region) -> str:
     found = find_region_providers(trials, region)
     names = drop_repeats(found.values())
     by = " and ".join(map(clean, names))
-    if len(found) == len(region.nodes) and all(_elsewhere(trials.runtime, name) for name in names):
+    if len(found) == len(region.nodes) and all(
+        _is_elsewhere(trials.runtime, name) for name in names
+    ):
         return f"computed by {by}: the fault is not that of {clean(trials.runtime.candidate.name)}"
     if len(names) == 1 and len(found) == len(region.nodes):
         return f"computed by {by}"
@@ -68,13 +70,13 @@ def sentence(trials: Trials, region: Region) -> str:
     return f"computed: {'; '.join(each)}" if found else ""
 
 
-def _elsewhere(runtime: CandidateRuntime, name: str) -> bool:
+def _is_elsewhere(runtime: CandidateRuntime, name: str) -> bool:
     """Return whether this is a provider that was not requested."""
     asked = (str(runtime.candidate.options.get(key, "")) for key in ("providers", "ep"))
     return not any(name in one for one in asked)
 
 
-def _tells(runtime: CandidateRuntime) -> bool:
+def _reports_providers(runtime: CandidateRuntime) -> bool:
     """Return whether the candidate reports its providers. One that runs another model has other
     nodes."""
     candidate = runtime.candidate
@@ -84,7 +86,7 @@ def _tells(runtime: CandidateRuntime) -> bool:
 
 
 def _map_to_nodes(judge: Judge, model: Path) -> Mapping[int, str]:
-    if not _tells(judge.runtime):
+    if not _reports_providers(judge.runtime):
         return {}
     try:
         with judge.runtime.workers.borrow(loads=1) as worker:

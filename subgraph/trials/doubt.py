@@ -247,12 +247,12 @@ def _is_within_steps(judge: Judge, region: Region, result: RunResult) -> bool:
     if verdict.agrees:  # by its own steps, as it would after many faults
         is_excused = any(error_of(output) > MIN_STEP for output in verdict.outputs)
         return is_excused and quantizes_itself(judge.model.graph)
-    unknown = _unknown_outputs(verdict)
+    unknown = _list_unknown_outputs(verdict)
     are_steps = bool(unknown) and all(j.label == STEPS for j in unknown)
     return verdict.is_unresolved and are_steps
 
 
-def _unknown_outputs(verdict: Verdict) -> list[Judgement]:
+def _list_unknown_outputs(verdict: Verdict) -> list[Judgement]:
     return [j for j in verdict.outputs if j.is_unresolved and not is_mute(j)]
 
 
@@ -326,7 +326,7 @@ def settle_quantization(trials: Trials) -> Settlement:
     )
     if wrong:
         return Settlement(Decision.PIECES_DEVIATE, "", wrong, statuses.count(Status.UNRESOLVED))
-    unknown = _unknown_outputs(trials.verdict(whole))
+    unknown = _list_unknown_outputs(trials.verdict(whole))
     if not unknown:
         return UNDOUBTED
     if Status.UNRESOLVED in statuses:

@@ -37,7 +37,7 @@ LSTM_WEIGHT = """
     w{weight} = Transpose<perm = [0, 2, 1]>(m{weight})"""
 
 
-def _lstm(inputs: list[str], outputs: list[str]) -> str:
+def _write_lstm(inputs: list[str], outputs: list[str]) -> str:
     weights = LSTM_WEIGHT.format(weight=1, scale=8, zero=9)
     weights += LSTM_WEIGHT.format(weight=2, scale=10, zero=11)
     read = [inputs[0], "w1", "w2", *inputs[3:8]]
@@ -46,7 +46,7 @@ def _lstm(inputs: list[str], outputs: list[str]) -> str:
     return f"{weights} {', '.join(outputs)} = LSTM({', '.join(read)})"
 
 
-def _matmul(inputs: list[str], outputs: list[str]) -> str:
+def _write_matmul(inputs: list[str], outputs: list[str]) -> str:
     _, _, _, zero, bias, *_ = [*inputs, "", ""]
     lines = f"q = Cast<to = 1>(i1) z = Cast<to = 1>({zero}) d = Sub(q, z)"
     lines = lines if zero else "d = Cast<to = 1>(i1)"
@@ -57,8 +57,8 @@ def _matmul(inputs: list[str], outputs: list[str]) -> str:
 
 # By operator: the body of a function of its inputs i0, i1 … and outputs o0, o1 …; "" is absent.
 FORMS: Mapping[str, Callable[[list[str], list[str]], str]] = {
-    "DynamicQuantizeLSTM": _lstm,
-    "DynamicQuantizeMatMul": _matmul,
+    "DynamicQuantizeLSTM": _write_lstm,
+    "DynamicQuantizeMatMul": _write_matmul,
 }
 
 

@@ -203,7 +203,8 @@ class Judge:
         expected = self._get_expected(region)
         judgements = tuple(
             flatten(
-                self._judgements(region, result, records, k) for k, records in enumerate(expected)
+                self._judge_outputs(region, result, records, k)
+                for k, records in enumerate(expected)
             )
         )
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
@@ -236,7 +237,7 @@ class Judge:
         except ModelError:
             return records
 
-    def _judgements(
+    def _judge_outputs(
         self, region: Region, result: RunResult, records: Records, k: int
     ) -> Iterator[Judgement]:
         """Judge each output of sample `k`; `records` are the expected values."""

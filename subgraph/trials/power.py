@@ -154,9 +154,9 @@ class Planting:
                 return fault
         if kinds in ([], [ATTRIBUTE]):
             return None
-        return PlantedFault(self._node_of(name), [], f"{kinds[0]}: no value changes")
+        return PlantedFault(self._make_node_region(name), [], f"{kinds[0]}: no value changes")
 
-    def _node_of(self, name: str) -> Region:
+    def _make_node_region(self, name: str) -> Region:
         graph = self._model.graph
         return build_region(graph, [graph.maker[name]], [(name,)], keep_random=True)
 
@@ -187,7 +187,7 @@ class Planting:
             values.append({name: record})
         if not differ(self._model, [name], values):
             return None
-        return PlantedFault(self._node_of(name), values, kind)
+        return PlantedFault(self._make_node_region(name), values, kind)
 
     def _change_attribute(self, k: int) -> PlantedFault | None:
         """Return a fault with another attribute that the reference accepts."""

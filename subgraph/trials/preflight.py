@@ -120,13 +120,13 @@ def _require_one_operator(judge: Judge, whole: RunResult) -> None:
         if result.failure and result.failure.why == FULL_MODEL_ONLY:
             name = judge.runtime.candidate.name
             raise BackendError(
-                f"candidate {name} does not run the model: {_why(whole)[0]}",
+                f"candidate {name} does not run the model: {_explain(whole)[0]}",
                 "call it with the inputs of the model by hand",
                 code="candidate.runs-nothing",
             )
         if result.failure and result.failure.signature is Signature.TIMEOUT:
             break  # each further one would take as long
-    why, lines = _why(result)
+    why, lines = _explain(result)
     what = (
         f"candidate {judge.runtime.candidate.name} runs nothing, not even one Relu of"
         f" {dtype}: {why}"
@@ -165,7 +165,7 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         breach = _remember(trials, trials.processes.key(region, trials.values.records), find)
     if breach.clause:
         what = f"candidate {trials.runtime.candidate.name}{breach.clause}"
-        raise BackendError(what, _hint(trials.runtime, breach.clause), code=breach.code)
+        raise BackendError(what, _make_hint(trials.runtime, breach.clause), code=breach.code)
 
 
 ONE_MODEL = "one model"  # the code returns other outputs than those of the probe
@@ -224,7 +224,7 @@ def _find_rounded_input(trials: Trials, region: Region) -> Breach | None:
         rounded = MisreadInput(name, "rounded to float16", feeds)
         judge = feed_misread(judge, rounded)
     result = trials.run(region)
-    values = [value for value in _values_of(result).values() if isinstance(value, np.ndarray)]
+    values = [value for value in _read_values(result).values() if isinstance(value, np.ndarray)]
     # Outputs that float16 holds can as well come from a runtime that computes in it.
     if rounded is None or all(np.array_equal(value, _round(value)) for value in values):
         return None
@@ -314,7 +314,7 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
     dtype = _probe_type(trials.model)
     result = _run_probe(trials.judge, PROBES[0], dtype)
     inputs = _probe_inputs(dtype)
-    given = _values_of(result)
+    given = _read_values(result)
     fed = {name: given.pop(name) for name in inputs if name in given}
     if given.keys() != {"y", "z"} and not (given and lacks_output):
         return Breach(also=ONE_MODEL)
@@ -328,7 +328,7 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
     if breach and "z" in given:  # the wrapper changes an output, whichever operator computes it
         relu, add = expected.values()
         exchanged = _run_probe(trials.judge, EXCHANGED_PROBE, dtype)
-        if _find_form({"y": add, "z": relu}, _values_of(exchanged)) != breach:
+        if _find_form({"y": add, "z": relu}, _read_values(exchanged)) != breach:
             return NO_BREACH
     if not breach and (breach := _find_breach(inputs, expected, given)):
         breach = _find_changed_input(inputs, fed) or breach
@@ -356,7 +356,7 @@ def _find_trait(expected: Arrays, given: Tensors) -> str:
     return str(grid[0]) if grid and not grids else ""
 
 
-def _values_of(result: RunResult) -> dict[str, Value]:
+def _read_values(result: RunResult) -> dict[str, Value]:
     return {
         of: record.value() for of, record in flatten(tensors.items() for tensors in result.tensors)
     }
@@ -383,7 +383,7 @@ def _find_breach(inputs: Arrays, expected: Arrays, given: Tensors) -> str:
     return sentence or describe_worst(expected, given)
 
 
-def _hint(runtime: CandidateRuntime, breach: str) -> str:
+def _make_hint(runtime: CandidateRuntime, breach: str) -> str:
     """Return what to do: a command declares the layout or byte order of its outputs."""
     if "in place" in breach:
         return "give the runtime a copy: numpy.array(value)"
@@ -464,7 +464,7 @@ def _run_here(
     return from_stored(judge.runtime.workers.run(job).to_stored(), into.resolve())
 
 
-def _why(result: RunResult) -> tuple[str, list[str]]:
+def _explain(result: RunResult) -> tuple[str, list[str]]:
     """Return the reason why there is no output, and the last words."""
     if result.failure:
         return result.failure.why, list(result.failure.process.get("stderr") or ())[-SHOWN_LINES:]

@@ -48,7 +48,7 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     outside = (graph.descendants(inside) & needed) - inside
     returning = outside & graph.ancestors(inside)
     values = _send_on(model, outside - returning, outputs)
-    for detour in _parts(graph, returning):
+    for detour in _split_into_parts(graph, returning):
         piece = region_of(model, detour)
         if piece is None or not differ(model, piece.inputs, outputs):
             continue
@@ -79,7 +79,7 @@ def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
     return model.values_with(feeds, outputs)
 
 
-def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
+def _split_into_parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     """Return the weakly connected parts of some nodes, in topological order of their first node."""
     parents = {i: list(graph.predecessors(i)) for i in nodes}
     parts = split_components(parents, nodes)
@@ -161,12 +161,14 @@ def locally_wrong(
         return None
     trials.model.capture(*regions)
     try:
-        return _wrong(trials, regions, trials.model.values_with(profile.tensors))
+        return _find_wrong(trials, regions, trials.model.values_with(profile.tensors))
     except SubcutError:
         return None
 
 
-def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int, float] | None:
+def _find_wrong(
+    trials: Trials, regions: Sequence[Region], values: Feeds
+) -> dict[int, float] | None:
     position = {region.nodes: k for k, region in enumerate(regions)}
     cuts = []
     for region in regions:
@@ -184,14 +186,14 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
         )
         for sample, outputs in zip(values, made, strict=True):
             for cut, expected in zip(merged.pieces, merged.split(outputs), strict=True):
-                errors = _errors(trials, cut.region, restrict(expected, sample), sample)
+                errors = _list_errors(trials, cut.region, restrict(expected, sample), sample)
                 if errors:
                     place = position[cut.region.nodes]
                     wrong[place] = max(*errors, wrong.get(place, 0.0))
     return wrong
 
 
-def _errors(trials: Trials, region: Region, expected: Records, values: Records) -> list[float]:
+def _list_errors(trials: Trials, region: Region, expected: Records, values: Records) -> list[float]:
     """Return the relative errors of the outputs that fail; 0 for an error that has no measure."""
     noise = region_noise(trials.model, region, {**values, **expected})
     errors = []

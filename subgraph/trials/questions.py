@@ -353,18 +353,16 @@ def drop_if_changed(trials: Trials) -> str:
     with Store(trials.model.scratch / "again") as store:
         anew = trials.processes.with_store(store, Form.SHIPPED)
         first = anew.run(whole, fresh=True)
-        if any(_same(first, known) for known in stored) or not all(
-            _same(stored[0], known) for known in stored
+        if any(_are_same(first, known) for known in stored) or not all(
+            _are_same(stored[0], known) for known in stored
         ):
             return ""
-        if not _same(first, anew.run(whole, fresh=True, repetition=1)):
+        if not _are_same(first, anew.run(whole, fresh=True, repetition=1)):
             return ""
     trials.processes.runs.candidate_key.discard_results()
     name = clean(trials.runtime.candidate.name)
-    return (
-        f"{name} returns other results than on {_day(stored[0].made)}: its stored results are no"
-        " longer used"
-    )
+    day = _format_day(stored[0].made)
+    return f"{name} returns other results than on {day}: its stored results are no longer used"
 
 
 def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
@@ -378,7 +376,7 @@ def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
     return runs
 
 
-def _same(one: RunResult, other: RunResult) -> bool:
+def _are_same(one: RunResult, other: RunResult) -> bool:
     """Return whether two runs of a model return the same, bit for bit, or end in the same way."""
     if one.failure or other.failure:
         ends = [r.failure and (r.failure.status, r.failure.signature) for r in (one, other)]
@@ -392,12 +390,12 @@ def age(trials: Trials) -> str:
     old = sorted(made for made in times if 0 < made < trials.log.began - OLD)
     if not old:
         return ""
-    days = drop_repeats((_day(old[0]), _day(old[-1])))
+    days = drop_repeats((_format_day(old[0]), _format_day(old[-1])))
     return (
         f"{len(old)} of {len(times)} results were stored on {' to '.join(days)}; --fresh runs"
         " everything again"
     )
 
 
-def _day(seconds: float) -> str:
+def _format_day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(seconds))

@@ -120,7 +120,9 @@ class MemoryLimit:
         weights = self.model.graph.weights
         if room is None or self.runtime.own_model:
             return ""
-        needed = sum(self._bytes_held(weights[name]) for name in region.weights if name in weights)
+        needed = sum(
+            self._count_bytes_held(weights[name]) for name in region.weights if name in weights
+        )
         if needed <= room:
             return ""
         return (
@@ -139,7 +141,7 @@ class MemoryLimit:
         self.outgrown[region.nodes] = f"at --memory, {failure.why}"
         return make_unresolved(self.outgrown[region.nodes])
 
-    def _bytes_held(self, weight: protobuf.TensorProto) -> int:
+    def _count_bytes_held(self, weight: protobuf.TensorProto) -> int:
         """Bytes that a weight takes in the candidate's memory, at least."""
         if self.runtime.candidate.can.half_as_float:
             return compute_held_bytes(weight)
@@ -186,9 +188,9 @@ class RegionRuns:
         A hash of the region and the values that enter it, the candidate with its limits and
         version, the repetition, and whether the process had run nothing before.
         """
-        return self._key(job, self.writer.key(job.form, job.region, records), job.fresh)
+        return self._make_key(job, self.writer.key(job.form, job.region, records), job.fresh)
 
-    def _key(self, job: RegionJob, input_key: str, fresh: bool) -> str:
+    def _make_key(self, job: RegionJob, input_key: str, fresh: bool) -> str:
         other = self.runtime.own_model
         more = [other.identity] if other else []
         more += [f"run {job.pass_number}"] if job.pass_number > 1 else []
@@ -206,9 +208,9 @@ class RegionRuns:
         values = self.model.values
         own_model = self.runtime.own_model
         parts = []
-        for samples, records in self._groups(job):
+        for samples, records in self._group_samples(job):
             input_key = self.writer.key(job.form, job.region, records)
-            keys = keys_to_try(partial(self._key, job, input_key), fresh=job.fresh)
+            keys = keys_to_try(partial(self._make_key, job, input_key), fresh=job.fresh)
             run = partial(self._run_in_worker, job, records)
             try:
                 result, stored_key = load_or_run(self.model.store, keys, run)
@@ -232,7 +234,7 @@ class RegionRuns:
             parts.append((samples, result))
         return merge(parts, len(values.samples))
 
-    def _groups(self, job: RegionJob) -> list[tuple[list[int], Feeds]]:
+    def _group_samples(self, job: RegionJob) -> list[tuple[list[int], Feeds]]:
         """Return the samples that one model serves, by index, with their tensors; the user's file
         serves all."""
         if job.form is not Form.SHIPPED:
@@ -240,7 +242,7 @@ class RegionRuns:
         values = self.model.values
         return [(list(range(len(values.samples))), values.records)]
 
-    def _passes(self, job: RegionJob) -> int:
+    def _count_passes(self, job: RegionJob) -> int:
         """Return the number of passes over all samples in one session; a command starts one process
         per run."""
         if self.runtime.candidate.runs_commands:
@@ -255,7 +257,7 @@ class RegionRuns:
         with self.model.temporary_folder() as folder:
             feeds, outputs = self.writer.write(job.form, job.region, records, folder)
             options = self.runtime.candidate.options
-            passes = self._passes(job)
+            passes = self._count_passes(job)
             worker_job = Job(
                 folder / "model.onnx", feeds, outputs, into, job.fresh, options, passes
             )

@@ -317,11 +317,11 @@ def open_score(
         UsageError: Its file does not exist or fails.
         InputError: The labels do not fit.
     """
-    file, function, is_own = _function(wanted.words)
+    file, function, is_own = _find_function(wanted.words)
     model.values.need(outputs)
     records = model.values.records
     float_outputs = [{name: sample[name] for name in outputs} for sample in records]
-    truth = enumerate(_truth(wanted, model, float_outputs, is_own))
+    truth = enumerate(_find_truth(wanted, model, float_outputs, is_own))
     fixed = [
         replace(r, name=f"t/{k}/{n}") for k, (n, r) in ungroup((k, s.items()) for k, s in truth)
     ]
@@ -348,7 +348,7 @@ def open_score(
         yield score
 
 
-def _function(words: str) -> tuple[Path, str, bool]:
+def _find_function(words: str) -> tuple[Path, str, bool]:
     """Return the file of a score, its function, and whether it is built in."""
     path, sep, function = words.rpartition(".py:")
     if sep or words.endswith(".py"):
@@ -363,7 +363,7 @@ def _function(words: str) -> tuple[Path, str, bool]:
     return Path(str(plugins.load("scores", words).__file__)), "score", True
 
 
-def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
+def _find_truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
     """Return the label of each sample; the outputs of the float model if there are no labels.
 
     Args:
@@ -456,7 +456,7 @@ def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
         )
         return [
             np.asarray(value, object if isinstance(value, str) else None)
-            for value in map(_value, words)
+            for value in map(_parse_label, words)
         ]
     except (OSError, UnicodeError, ValueError) as e:
         raise InputError(
@@ -466,7 +466,7 @@ def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
         ) from e
 
 
-def _value(word: str) -> int | float | str:
+def _parse_label(word: str) -> int | float | str:
     """Read a label: a number, else a text. a number, else a text."""
     for kind in (int, float):
         with suppress(ValueError):

@@ -83,7 +83,7 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
         if record.form == "tensor" and record.dtype in MISREAD_TYPES
     ]
     for name in images[:MAX_INPUTS]:
-        if max(_size(r[name]) for r in records) > MAX_INPUT:
+        if max(_count_elements(r[name]) for r in records) > MAX_INPUT:
             continue
         per_sample = [dict(misreadings(r[name].array())) for r in records]
         for how in per_sample[0]:
@@ -152,7 +152,7 @@ class WrongOutput:
         if self.values is None or self.values[0].size > MAX_OUTPUT:
             return []
         return find_explanations(
-            *self.values, dict(self._other_tensors()), self.trials.judge.precision
+            *self.values, dict(self._iter_other_tensors()), self.trials.judge.precision
         )
 
     @cached_property
@@ -171,7 +171,7 @@ class WrongOutput:
         alike = any(not e.narrows for e in self._alike)
         inputs = [n for n in self.region.inputs if n in self.trials.graph.inputs or not alike]
         outputs = {
-            misread.text: (misread, value) for misread, value in self._misread_outputs(inputs)
+            misread.text: (misread, value) for misread, value in self._iter_misread_outputs(inputs)
         }
         found = matching_tensors(
             *self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.judge.precision
@@ -191,7 +191,7 @@ class WrongOutput:
         moved = join_explanations(e for e in self.explanations if not e.narrows)
         return [*([moved] if moved else []), *(e.text for e in self.explanations if e.narrows)]
 
-    def _other_tensors(self) -> Iterator[tuple[str, Array]]:
+    def _iter_other_tensors(self) -> Iterator[tuple[str, Array]]:
         """Yield this tensor in other samples, where it has the same size, described,
         nearest first."""
         k = self.sample
@@ -203,12 +203,12 @@ class WrongOutput:
             :MAX_OTHER_SAMPLES
         ]
         described = [(f"the values of sample {labels[i]}", records[i][name]) for i in nearest]
-        size = _size(records[k][name])
+        size = _count_elements(records[k][name])
         for text, record in described:
-            if record.form == "tensor" and _size(record) == size:
+            if record.form == "tensor" and _count_elements(record) == size:
                 yield text, record.array()
 
-    def _misread_outputs(self, inputs: Sequence[str]) -> Iterator[tuple[MisreadInput, Array]]:
+    def _iter_misread_outputs(self, inputs: Sequence[str]) -> Iterator[tuple[MisreadInput, Array]]:
         """Yield the reference's outputs where an input was misread."""
         if len(self.region.nodes) > MAX_NODES:
             return
@@ -223,5 +223,5 @@ class WrongOutput:
                 yield misread, outputs[self.judgement.name].array()
 
 
-def _size(record: Record) -> int:
+def _count_elements(record: Record) -> int:
     return sum(map(math.prod, record.shapes))

@@ -113,8 +113,8 @@ class SmallInputProgress:
         """Return whether there is a smaller input, which fails again in a fresh process."""
         given = self.trials
         axes = list(ungroup((name, range(one.ndim)) for name, one in self._arrays.items()))
-        axes.sort(key=self._size)
-        same = [list(group) for _, group in groupby(axes, self._size)]
+        axes.sort(key=self._count_elements)
+        same = [list(group) for _, group in groupby(axes, self._count_elements)]
         for group in (*([axis] for axis in axes), *same):
             any(map(self._try, self._iter_shorter(group)))
         for name, array in self._arrays.items():
@@ -124,13 +124,13 @@ class SmallInputProgress:
         self._run(self.trials, fresh=True)
         return self._is_same()
 
-    def _size(self, axis: tuple[str, int]) -> int:
+    def _count_elements(self, axis: tuple[str, int]) -> int:
         name, k = axis
         return int(self._arrays[name].shape[k])
 
     def _iter_shorter(self, axes: Sequence[tuple[str, int]]) -> Iterator[dict[str, Array]]:
         """Yield inputs whose axes of one size are shorter together, the shortest first."""
-        size = self._size(axes[0])
+        size = self._count_elements(axes[0])
         powers = (2**k for k in range(2, size.bit_length()))
         for length in (one for one in (1, 2, 3, *powers, size - 1) if 0 < one < size):
             changed = dict(self._arrays)

@@ -178,7 +178,9 @@ class Runs:
             reader.join()
         with self._changed:
             self._current = None
-            self._add_end(number, _document("".join(output), process.returncode, last), run.words)
+            self._add_end(
+                number, _read_document("".join(output), process.returncode, last), run.words
+            )
 
 
 def _parse(text: str) -> JsonObject | None:
@@ -190,7 +192,7 @@ def _parse(text: str) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
-def _document(text: str, code: int, last: str) -> JsonObject:
+def _read_document(text: str, code: int, last: str) -> JsonObject:
     """Return the document that the child printed, or an error document without one."""
     document = _parse(text)
     if document is not None:

@@ -164,7 +164,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         if self.path == "/api/drop":
             name = unquote(self.headers.get("X-Name", ""))
             self._answer(
-                lambda: self._json(self.server.session.drop(name, self.rfile, int(size))),
+                lambda: self._send_json(self.server.session.drop(name, self.rfile, int(size))),
                 {},
                 ends=True,
             )
@@ -176,7 +176,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         if not isinstance(asked, dict):
             self._refuse(400, "the request is not JSON object")
             return
-        self._answer(lambda: self._post(asked), asked)
+        self._answer(lambda: self._handle_post(asked), asked)
 
     # ------------------------------------------------------------ the door
 
@@ -207,7 +207,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, what: str) -> None:
         self.close_connection = True  # the request's body was not read
-        self._json({"error": UsageError(what, code="view.refused").to_json()}, status)
+        self._send_json({"error": UsageError(what, code="view.refused").to_json()}, status)
 
     # ------------------------------------------------------------ answers
 
@@ -217,29 +217,29 @@ class ViewRequest(BaseHTTPRequestHandler):
             give()
         except SubcutError as e:
             self.close_connection = self.close_connection or ends
-            self._json(error_document(self.server.session, e, asked), 400)
+            self._send_json(error_document(self.server.session, e, asked), 400)
 
     def _get(self, path: str) -> None:
         if path == "/api/model":
-            self._json(self.server.current().about())
+            self._send_json(self.server.current().about())
         elif path == "/api/events":
-            self._stream()
+            self._send_stream()
         elif path.startswith("/output/"):
-            self._file(unquote(path.removeprefix("/output/")))
+            self._send_file(unquote(path.removeprefix("/output/")))
         else:
             self._refuse(404, "there is nothing of this name")
 
-    def _post(self, asked: JsonObject) -> None:
+    def _handle_post(self, asked: JsonObject) -> None:
         session = self.server.session
         if self.path != "/api/stop":  # numbers of nodes are valid for one reading of the model
             session.opened.require(asked.get("model"))
         if self.path in ANSWERS:
             kind, answer = ANSWERS[self.path]
-            self._json(answer(session, read_request(kind, asked)))
+            self._send_json(answer(session, read_request(kind, asked)))
         else:
             self._refuse(404, "there is nothing of this name")
 
-    def _stream(self) -> None:
+    def _send_stream(self) -> None:
         """Send the earlier events, then each new one.
 
         After a broken connection, the browser continues at its last event.
@@ -247,7 +247,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         last = self.headers.get("Last-Event-ID", "0")
         number = int(last) if last.isdecimal() and len(last) < 12 else 0
         self.close_connection = True
-        self._head(200, "text/event-stream", None)
+        self._send_head(200, "text/event-stream", None)
         session = self.server.session
         key = parse_qs(urlsplit(self.path).query).get("model", [""])[0]
         while (events := session.runs.wait_for_events(number, WATCH_SECONDS)) is not None:
@@ -259,7 +259,7 @@ class ViewRequest(BaseHTTPRequestHandler):
             self.wfile.flush()
             number = events[-1]["id"] if events else number
 
-    def _file(self, name: str) -> None:
+    def _send_file(self, name: str) -> None:
         path = self.server.session.file(name)
         if not path.is_file():
             raise UsageError("only a file can be shown", code="view.unknown-file")
@@ -270,17 +270,17 @@ class ViewRequest(BaseHTTPRequestHandler):
             plain = re.sub(r"[^A-Za-z0-9._-]", "_", path.name)
             disposition = f'attachment; filename="{plain}"'
         with path.open("rb") as file:
-            self._head(200, kind, path.stat().st_size, REPORT_POLICY, disposition)
+            self._send_head(200, kind, path.stat().st_size, REPORT_POLICY, disposition)
             shutil.copyfileobj(file, self.wfile)
 
-    def _json(self, document: Any, status: int = 200) -> None:
+    def _send_json(self, document: Any, status: int = 200) -> None:
         self._send(json.dumps(document).encode(), "application/json", status)
 
     def _send(self, data: bytes, kind: str, status: int = 200) -> None:
-        self._head(status, kind, len(data))
+        self._send_head(status, kind, len(data))
         self.wfile.write(data)
 
-    def _head(
+    def _send_head(
         self, status: int, kind: str, size: int | None, policy: str = POLICY, disposition: str = ""
     ) -> None:
         self.send_response(status)

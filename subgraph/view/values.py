@@ -122,9 +122,9 @@ def tensor_document(values: Sequence[ShownValue], number: int, plane: int | None
             f"a large tensor: numbers and pictures are of channel {plane} alone, of its first"
             " elements"
         )
-        reference = _part(reference, planes, plane)
+        reference = _select_plane(reference, planes, plane)
         shown = 0
-        given = None if given is None else _part(given, planes, plane)
+        given = None if given is None else _select_plane(given, planes, plane)
     return {
         "pairs": to_json(
             [
@@ -165,7 +165,7 @@ def _list_notes(value: ShownValue, reference: Array, given: Array | None) -> lis
     return notes
 
 
-def _part(values: Array, planes: int, plane: int) -> Array:
+def _select_plane(values: Array, planes: int, plane: int) -> Array:
     """Return one plane of a large tensor as a matrix of at most `MAX_DRAWN` elements.
 
     Nothing else of a mapped file is read.

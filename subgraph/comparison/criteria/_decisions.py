@@ -66,7 +66,7 @@ class Flips:
         changed = np.zeros(self.places.shape, bool)
         for values in runs:
             old, new = (
-                _rows(v, self.axis)[self.places].astype(np.float64) for v in (reference, values)
+                _as_rows(v, self.axis)[self.places].astype(np.float64) for v in (reference, values)
             )
             moved = np.abs(new - old)
             each = np.arange(self.places.size)
@@ -85,8 +85,8 @@ def find_flips(
 
     `eps`, `step`: rounding a value x changes it by eps·|x| + step.
     """
-    old = _rows(reference, axis)
-    new = _rows(candidate, axis)
+    old = _as_rows(reference, axis)
+    new = _as_rows(candidate, axis)
     winners = old.argmax(1)
     others = new.argmax(1)
     places = np.flatnonzero(winners != others)
@@ -101,7 +101,7 @@ def find_flips(
     )
 
 
-def _rows(values: Array, axis: int) -> Array:
+def _as_rows(values: Array, axis: int) -> Array:
     """`(rows, classes)`."""
     return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
 

@@ -53,8 +53,8 @@ SHAPE_VARIES = Ruling(Status.UNRESOLVED, why="the shape of this output depends o
 def judge_floats(floats: Floats) -> Ruling:
     """Return the ruling of elements of which at least one is finite and differs."""
     difference = compute_difference(floats)
-    error = _largest(difference)
-    scale = floats.pair.scale if floats.part is None else _largest(compute_sizes(floats))
+    error = _find_largest(difference)
+    scale = floats.pair.scale if floats.part is None else _find_largest(compute_sizes(floats))
     most = MIN_REL_TOL * scale
     if error <= most:  # no slice is held to less: the slices need not be measured
         return agree(describe_error(floats.subject, error, scale, LIMIT, most))
@@ -222,8 +222,8 @@ def _judge_ties(output: OutputErrors, noise: Noise) -> Ruling | None:
     if not moved:
         return None
     last = tolerance.k * float(output.last_rounding[0])
-    size, mean = (max(map(norm, moved)) + last for norm in (_largest, _rms))
-    if output.errors[0] > size or _rms(output.difference) > mean:
+    size, mean = (max(map(norm, moved)) + last for norm in (_find_largest, _compute_rms))
+    if output.errors[0] > size or _compute_rms(output.difference) > mean:
         return None
     noise_of_ties = np.full(output.scales.shape, size / tolerance.k)
     if tolerance.claim is not FP32:  # there a softmax of large equal numbers may turn over
@@ -365,7 +365,7 @@ def _judge_unexplained(output: OutputErrors, noise: Array, rounded: Array | None
     """
     limits = output.compute_explained_limits(noise)
     place = output.worst(limits)
-    own = 0.0 if rounded is None else _largest(rounded)
+    own = 0.0 if rounded is None else _find_largest(rounded)
     context = output.floats.context
     if context.is_model_output and own > output.usable_limits[0]:
         far = (
@@ -402,9 +402,9 @@ def _judge_without_noise(output: OutputErrors) -> Ruling:
     return Ruling(Status.UNRESOLVED, why=output.sentence(doubt, limits, place))
 
 
-def _largest(values: Array) -> float:
+def _find_largest(values: Array) -> float:
     return float(values.max(initial=0.0))
 
 
-def _rms(values: Array) -> float:
+def _compute_rms(values: Array) -> float:
     return math.sqrt(float((values**2).mean())) if values.size else 0.0

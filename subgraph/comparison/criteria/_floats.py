@@ -196,7 +196,7 @@ class OutputErrors:
         error, scale, limit = (float(v[place]) for v in (self.errors, self.scales, allowed))
         full = describe_error(self.floats.subject, float(self.errors[0]), float(self.scales[0]))
         name = self.slices.name(place, self.floats.subject)
-        share, most = _share(error, scale, limit)
+        share, most = _describe_share(error, scale, limit)
         own = f"{share} its own largest value {format_number(scale, 3)}" if scale else share
         return (
             f"{full}; {name} deviates by"
@@ -319,9 +319,9 @@ def describe_error(
         limit: The largest error that is allowed.
         noise: How far rounding moves the tensor.
     """
-    share, most = _share(error, scale, limit)
+    share, most = _describe_share(error, scale, limit)
     moved = (
-        _share(noise, scale, 0.0)[0].removesuffix(" of")
+        _describe_share(noise, scale, 0.0)[0].removesuffix(" of")
         if noise <= scale
         else format_number(noise, 2)
     )
@@ -335,17 +335,17 @@ def describe_error(
     )
 
 
-def _share(error: float, scale: float, limit: float) -> tuple[str, str]:
+def _describe_share(error: float, scale: float, limit: float) -> tuple[str, str]:
     """Return an error relative to its scale, `35 % of` or `more than`, and its limit."""
     if not scale:
-        seen, most = _apart(error, limit)
+        seen, most = _format_distinctly(error, limit)
         return f"{seen} where 0 is expected", most
-    seen, most = _apart(100 * error / scale, 100 * limit / scale)
+    seen, most = _format_distinctly(100 * error / scale, 100 * limit / scale)
     share = f"{seen} % of" if error <= scale else "more than"
     return share, f"{most} %" if limit <= scale else format_number(limit, 2)
 
 
-def _apart(error: float, limit: float) -> tuple[str, str]:
+def _format_distinctly(error: float, limit: float) -> tuple[str, str]:
     """Return both with the fewest digits, at least two, that show which is larger."""
     for digits in range(2, 18):
         texts = format_number(error, digits), format_number(limit, digits)

@@ -139,7 +139,7 @@ def probability_axis(values: Array) -> int | None:
     """
     if not values.size or values.min() < 0 or not values.max() <= 1 + SUM:
         return None
-    return _last_axis(values, [a for a, n in enumerate(values.shape) if n > 1])
+    return _find_last_axis(values, [a for a, n in enumerate(values.shape) if n > 1])
 
 
 def log_probability_axis(values: Array) -> int | None:
@@ -147,10 +147,10 @@ def log_probability_axis(values: Array) -> int | None:
     if not values.size or not -np.inf < values.max() <= SUM:
         return None
     axes = [a for a, n in enumerate(values.shape) if n > 1]
-    return _last_axis(np.exp(values.astype(np.float64)), axes) if axes else None
+    return _find_last_axis(np.exp(values.astype(np.float64)), axes) if axes else None
 
 
-def _last_axis(probabilities: Array, axes: Sequence[int]) -> int | None:
+def _find_last_axis(probabilities: Array, axes: Sequence[int]) -> int | None:
     for axis in reversed(axes):
         first = probabilities[
             tuple(slice(None) if a == axis else slice(1) for a in range(probabilities.ndim))

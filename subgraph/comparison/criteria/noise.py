@@ -197,7 +197,7 @@ def _parse(options: str) -> tuple[float | None, float | None]:
 
 def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | None) -> Ruling:
     noise = context.noise
-    if pair.masked and (ruling := _masks(pair, context)):
+    if pair.masked and (ruling := _judge_masks(pair, context)):
         return ruling
     if not pair.compared:
         if pair.masked:
@@ -210,22 +210,26 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     if not pair.changed:
         return agree(all_equal(pair))
     if noise and pair.kind == "integer" and noise.are_codes():
-        return _codes(pair, context, noise)
+        return _judge_codes(pair, context, noise)
     if noise and context.quantized:
-        return _codes_of_other_model(pair, context, noise, context.quantized, (k, floor))
+        return _judge_codes_of_other_model(pair, context, noise, context.quantized, (k, floor))
     if noise and (quantized := noise.find_quantized_values()):
-        return _nearest_codes(pair, context, noise, quantized, k or K[context.claim])
+        return _judge_nearest_codes(pair, context, noise, quantized, k or K[context.claim])
     if (
         noise
         and (not pair.floating or noise.depends_on_choice())
         and (ranking := noise.ranking(context.claim))
     ):
-        return _indices(pair, context.claim, noise, ranking)
+        return _judge_indices(pair, context.claim, noise, ranking)
     if pair.floating:
         with np.errstate(all="ignore"):  # limits of huge values overflow, and 0 / 0 is no error
-            ruling = _worst(map(judge_floats, _parts(Floats(pair, context, k, floor))))
+            ruling = _find_worst(map(judge_floats, _iter_parts(Floats(pair, context, k, floor))))
         return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
-    return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
+    return (
+        _judge_no_floats(pair, context.claim, noise)
+        if noise
+        else _judge_no_floats_without_noise(pair)
+    )
 
 
 MASK = 1e30  # values at least as large represent infinity: the lowest float32 is a mask, too
@@ -237,16 +241,16 @@ def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling
     why = f"rounding noise could not be measured: {reason}"
     if pair.floating:
         with np.errstate(all="ignore"):
-            ruling = _worst(
+            ruling = _find_worst(
                 judge_floats_without_noise(part, why)
-                for part in _parts(Floats(pair, replace(context, noise=None)))
+                for part in _iter_parts(Floats(pair, replace(context, noise=None)))
             )
         return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
-    found = _no_floats_without_noise(pair)
+    found = _judge_no_floats_without_noise(pair)
     return replace(found, why=f"{_describe_changed(pair)}; {why}")
 
 
-def _parts(floats: Floats) -> Iterator[Floats]:
+def _iter_parts(floats: Floats) -> Iterator[Floats]:
     """Yield the whole output; or, for scores with a mask's plateau, each of the two: they have
     different scales."""
     plateau = mask_plateau(floats.pair.reference) if floats.pair.kind == "float" else None
@@ -257,7 +261,7 @@ def _parts(floats: Floats) -> Iterator[Floats]:
         yield replace(floats, part=part.reshape(-1), subject=subject)
 
 
-def _worst(rulings: Iterable[Ruling]) -> Ruling:
+def _find_worst(rulings: Iterable[Ruling]) -> Ruling:
     """Return the ruling that decides: fail before unresolved before agree, and a label other than
     "agrees" before that."""
     order = (Status.AGREE, Status.UNRESOLVED, Status.FAIL)
@@ -267,7 +271,7 @@ def _worst(rulings: Iterable[Ruling]) -> Ruling:
     )
 
 
-def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
+def _judge_masks(pair: Pair, context: OutputContext) -> Ruling | None:
     """NaN and infinities that differ; None if the range of the claimed type excuses all of them."""
     claim = context.claim
     noise = context.noise
@@ -315,7 +319,7 @@ def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Rulin
     )
 
 
-def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
+def _judge_indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
     """Judge indices of TopK, ArgMax and ArgMin."""
     wrong = find_misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
     if (
@@ -330,7 +334,7 @@ def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ru
     return agree(f"{differing}, all between values closer than rounding noise")
 
 
-def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
+def _judge_no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     """Integers, booleans and strings that differ."""
     if not (noise.depends_on_choice() or noise.depends_on_steps()):
         return fail(f"{_describe_changed(pair)}, and rounding cannot change any")
@@ -363,7 +367,7 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     return agree(f"{_describe_changed(pair)}, allowed {allowed}")
 
 
-def _codes_of_other_model(
+def _judge_codes_of_other_model(
     pair: Pair,
     context: OutputContext,
     noise: Noise,
@@ -372,7 +376,7 @@ def _codes_of_other_model(
 ) -> Ruling:
     """Return values that a quantizer of the candidate's model rounds: by its steps, then as int8,
     because its scale can clip them."""
-    nearest = _nearest_codes(pair, context, noise, quantized, options[0] or K[context.claim])
+    nearest = _judge_nearest_codes(pair, context, noise, quantized, options[0] or K[context.claim])
     if not nearest.agrees:
         return nearest
     as_int8 = replace(context, claim=Precision.INT8, quantized=None)
@@ -380,7 +384,7 @@ def _codes_of_other_model(
     return nearest if ruling.agrees else replace(ruling, label=CLIPPED)
 
 
-def _nearest_codes(
+def _judge_nearest_codes(
     pair: Pair, context: OutputContext, noise: Noise, quantized: QuantizedValues, k: float
 ) -> Ruling:
     """Return the ruling of codes, each of which must be the nearest to its exact value, or as near.
@@ -426,7 +430,7 @@ def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ru
     return agree(f"{_describe_changed(pair)}, {most}")
 
 
-def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
+def _judge_codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     """Quantized values of TensorFlow Lite's operators, by their own steps; where one step moves a
     model's output beyond use, that decides nothing."""
     differ = f"{pair.changed} of {count(pair.size, 'code')} differ"
@@ -435,7 +439,7 @@ def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     try:
         runs = [Pair(pair.reference, values) for values in noise.perturb(context.claim, JUMP_RUNS)]
     except (ModelError, WorkerDied):
-        return _codes_without_noise(pair, differ)
+        return _judge_codes_without_noise(pair, differ)
     if any(run.reference.shape != run.candidate.shape for run in runs):
         return SHAPE_VARIES
     moved = max(run.error for run in runs)
@@ -453,7 +457,7 @@ def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     return found
 
 
-def _codes_without_noise(pair: Pair, differ: str) -> Ruling:
+def _judge_codes_without_noise(pair: Pair, differ: str) -> Ruling:
     info = np.iinfo(pair.reference.dtype)
     beyond = pair.error > MAX_CODES * (int(info.max) - int(info.min))
     why = f"{differ}, by up to {pair.error:g} steps"
@@ -464,7 +468,7 @@ def _codes_without_noise(pair: Pair, differ: str) -> Ruling:
     )
 
 
-def _no_floats_without_noise(pair: Pair) -> Ruling:
+def _judge_no_floats_without_noise(pair: Pair) -> Ruling:
     """Return the ruling of values that are not floats, without noise."""
     why = f"{_describe_changed(pair)}; rounding noise could not be measured"
     return fail(why) if pair.changed / pair.size > 0.5 else Ruling(Status.UNRESOLVED, why=why)

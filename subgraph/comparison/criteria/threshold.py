@@ -38,7 +38,7 @@ def rule(options: str) -> Rule:
         UsageError: an option is not a metric, a sign and a number.
         UnknownName: no such metric; carries the nearest.
     """
-    limits = _limits(options)
+    limits = _parse_limits(options)
     for limit in limits:
         plugins.load("metrics", limit.metric)
 
@@ -58,10 +58,10 @@ def rule(options: str) -> Rule:
 
 def files(options: str) -> list[str]:
     """Return the metrics that are Python files."""
-    return [limit.metric for limit in _limits(options) if limit.metric.endswith(".py")]
+    return [limit.metric for limit in _parse_limits(options) if limit.metric.endswith(".py")]
 
 
-def _limits(options: str) -> list[Limit]:
+def _parse_limits(options: str) -> list[Limit]:
     return [_parse(part) for part in (options.strip() or DEFAULT).split(",")]
 
 

@@ -20,14 +20,14 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: a constant array is the uniform distribution, whatever its value.
     """
-    p = _distribution(candidate)
-    q = _distribution(reference)
+    p = _normalize(candidate)
+    q = _normalize(reference)
     np.divide(p, q, out=q)
     np.log(q, out=q)
     return max(0.0, dot(p, q))
 
 
-def _distribution(values: Array) -> Array:
+def _normalize(values: Array) -> Array:
     low = float(values.min())
     high = float(values.max())
     if np.isinf(high - low):  # half of the range does not overflow

@@ -20,15 +20,15 @@ def measure(reference: Array, candidate: Array) -> float:
     Corner cases: all zeros in both: 0; only in the reference: infinite. Never NaN.
     """
     distance = candidate - reference
-    return _ratio(float(max(distance.max(), -distance.min())), float(np.abs(reference).max()))
+    return _divide(float(max(distance.max(), -distance.min())), float(np.abs(reference).max()))
 
 
 def of_pair(pair: Pair) -> float:
     """Measure a pair, with exact 64-bit integers. NaN if there are no numbers to compare."""
-    return _ratio(pair.error, pair.scale) if pair.measurable else math.nan
+    return _divide(pair.error, pair.scale) if pair.measurable else math.nan
 
 
-def _ratio(error: float, scale: float) -> float:
+def _divide(error: float, scale: float) -> float:
     if error == 0:
         return 0.0
     return error / scale if scale else math.inf

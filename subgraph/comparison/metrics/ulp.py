@@ -22,7 +22,7 @@ def measure(reference: Array, candidate: Array) -> float:
     smallest subnormal number, 2⁻¹⁴⁹, so a candidate of 1e-7 for a reference of 0 is 7e37 off.
     Infinite if that overflows; never NaN.
     """
-    return _largest(reference, candidate, FLOAT32)
+    return _find_largest(reference, candidate, FLOAT32)
 
 
 def of_pair(pair: Pair) -> float:
@@ -34,7 +34,7 @@ def of_pair(pair: Pair) -> float:
         return math.nan
     if not pair.floating:
         return pair.error
-    return _largest(*pair.values, _format(pair.reference.dtype))
+    return _find_largest(*pair.values, _format(pair.reference.dtype))
 
 
 def _format(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def _format(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(info.nmant), int(info.minexp)
 
 
-def _largest(reference: Array, candidate: Array, kind: tuple[int, int]) -> float:
+def _find_largest(reference: Array, candidate: Array, kind: tuple[int, int]) -> float:
     bits, smallest = kind
     _, exponent = np.frexp(reference)  # |r| = m·2^e with m in [0.5, 1), so ⌊log₂|r|⌋ = e - 1
     exponent -= 1

@@ -110,7 +110,7 @@ def find_rounding_sites(
     ]
     sites = RoundingSites(order, (*floats, *weights), noisy={*floats, *weights})
     kinds = graph.kinds(graph.iter_outputs(order))
-    shape_nodes = _shape_nodes(graph, order, kinds)
+    shape_nodes = _find_shape_nodes(graph, order, kinds)
     used = set(graph.iter_inputs(order)) | set(region.outputs)
     rounded = []
     converted = []
@@ -133,9 +133,9 @@ def find_rounding_sites(
     sites.converted = tuple(converted)
     sites.quantizers = tuple(quantizers)
     sites.exact_reads = frozenset(
-        ungroup((i, _exact_reads(graph, i, i in shape_nodes)) for i in order)
+        ungroup((i, _find_exact_reads(graph, i, i in shape_nodes)) for i in order)
     )
-    sites.coarsest = _coarsest_types(graph, region, order, records, unrounded)
+    sites.coarsest = _find_coarsest_types(graph, region, order, records, unrounded)
     return sites
 
 
@@ -157,7 +157,7 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
 # ------------------------------------------------------------ which nodes, which tensors
 
 
-def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -> set[int]:
+def _find_shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -> set[int]:
     """Return nodes that compute shapes, integers from constants, or a parameter from constants, and
     the nodes that feed them; Constants excepted, since others may read those too. Every runtime
     computes these exactly, and a perturbed shape would be another model."""
@@ -196,7 +196,7 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     for tensors in (*inherited, sites.value_shaped):
         if not tensors.isdisjoint(reads):
             tensors.update(makes)
-    inner = _inner_ops(graph, node)
+    inner = _find_inner_ops(graph, node)
     if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.behind_choice.isdisjoint(reads):
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in parameter_positions(node)}
@@ -218,8 +218,8 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
         sites.noisy.update(makes)
         sites.quantized.update(makes if inner & QUANTIZERS else ())
     else:
-        choices = _outputs_at(node, CHOICES.get(op, ()))
-        steps = _outputs_at(node, STEPS.get(op, ()))
+        choices = _find_outputs_at(node, CHOICES.get(op, ()))
+        steps = _find_outputs_at(node, STEPS.get(op, ()))
         if _casts_to_integers(node):
             (choices if cast_type(node) == "bool" else steps).update(makes)
         sites.noisy.update(n for n in makes if n not in choices | steps)
@@ -231,13 +231,13 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
         sites.value_shaped.update(makes)
 
 
-def _exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
+def _find_exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
     if shape_node and graph.ops[i] not in SHAPE_OPS:
         return range(len(graph.nodes[i].input))
     return parameter_positions(graph.nodes[i])
 
 
-def _coarsest_types(
+def _find_coarsest_types(
     graph: Graph,
     region: Region,
     order: Iterable[int],
@@ -339,11 +339,11 @@ def _holds_integers(node: protobuf.NodeProto) -> bool:
     )
 
 
-def _outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
+def _find_outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
     return {node.output[k] for k in positions if k < len(node.output) and node.output[k]}
 
 
-def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
+def _find_inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
     """Op types in a node's bodies and in the local function that it calls, at any depth; empty for
     a plain node."""
     functions = (graph.functions[key].node for key in find_called([node], graph.functions))

@@ -162,7 +162,8 @@ class _Instrumentation:
         )
         nodes = list(
             flatten(
-                self._node(i, node) for i, node in zip(self.sites.order, graph.node, strict=True)
+                self._instrument_node(i, node)
+                for i, node in zip(self.sites.order, graph.node, strict=True)
             )
         )
         check, checks = self._check()
@@ -180,7 +181,7 @@ class _Instrumentation:
             inputs.append(
                 helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)])
             )
-        assign(graph.node, [*self._key_nodes(keys), *before, *nodes, *checks])
+        assign(graph.node, [*self._make_key_nodes(keys), *before, *nodes, *checks])
         assign(graph.input, inputs)
         graph.initializer.extend(self.constants.tensors.values())
         set_outputs(self.model, [*outputs, *filter(None, [check])])
@@ -189,12 +190,12 @@ class _Instrumentation:
     # --------------------------------------------------------------------------------------------
     # nodes
 
-    def _node(self, i: int, node: NodeProto) -> Iterator[NodeProto]:
+    def _instrument_node(self, i: int, node: NodeProto) -> Iterator[NodeProto]:
         """Yield a node of the graph, and those that change what it makes."""
         for k, name in enumerate(node.input):
             if (i, k) in self.sites.exact_reads:
                 node.input[k] = self.raw.get(name, name)
-        self._bodies(node, self.change.types, self.fixed)
+        self._instrument_bodies(node, self.change.types, self.fixed)
         if is_fixed(node, self.fixed):
             self.fixed.update(node.output)
         made = {**self.change.computed, **self.change.stepped}
@@ -205,7 +206,7 @@ class _Instrumentation:
         for name, dtype in computed:
             yield from self._change(name, dtype)
 
-    def _bodies(self, node: NodeProto, types: StringMap, fixed: Collection[str]) -> None:
+    def _instrument_bodies(self, node: NodeProto, types: StringMap, fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
         for body in bodies(node) if node.domain in STANDARD else ():
             inside = element_types(body, types, self.opset, body_inputs(node, body, types))
@@ -213,10 +214,12 @@ class _Instrumentation:
             constant = {*fixed, *(t.name for t in body.initializer), *counters}
             nodes = []
             for inner in body.node:
-                nodes += self._inner(inner, inside, constant)
+                nodes += self._instrument_inner_node(inner, inside, constant)
             assign(body.node, nodes)
 
-    def _inner(self, node: NodeProto, types: dict[str, str], fixed: set[str]) -> list[NodeProto]:
+    def _instrument_inner_node(
+        self, node: NodeProto, types: dict[str, str], fixed: set[str]
+    ) -> list[NodeProto]:
         """Return a node of a body, and those that change what it makes."""
         exact = is_fixed(node, fixed)
         for k in range(len(node.input)) if exact else parameter_positions(node):
@@ -224,7 +227,7 @@ class _Instrumentation:
         if exact:
             fixed.update(node.output)
             return [node]
-        self._bodies(node, types, fixed)
+        self._instrument_bodies(node, types, fixed)
         nodes = [node]
         quantizes = node.op_type in QUANTIZERS
         for k, dtype in enumerate(
@@ -241,7 +244,7 @@ class _Instrumentation:
         raw = self.raw[name]
         if name in self.change.untied:
             self.shifts[f"{raw}shift"] = name
-            write = self._writer(raw)
+            write = self._make_writer(raw)
             write_shifted(write, raw, name, dtype, f"{raw}shift")
             nodes = write.nodes
         else:
@@ -259,23 +262,23 @@ class _Instrumentation:
     def _write(self, raw: str, name: str, dtype: str) -> list[NodeProto]:
         claim = self.change.claim
         channels = self.change.channels.get(name)
-        write = self._writer(raw)
+        write = self._make_writer(raw)
         if dtype not in FLOATS:
-            write_stepped(write, raw, name, dtype, self._next_key(CODES), self.number)
+            write_stepped(write, raw, name, dtype, self._take_next_key(CODES), self.number)
         elif self.change.rounded:
             write_rounded(write, raw, name, dtype, claim, channels)
         else:
-            write_perturbed(write, raw, name, dtype, claim, self._next_key(dtype), channels)
+            write_perturbed(write, raw, name, dtype, claim, self._take_next_key(dtype), channels)
         return write.nodes
 
-    def _next_key(self, dtype: str) -> tuple[str, str]:
+    def _take_next_key(self, dtype: str) -> tuple[str, str]:
         """Return names of the random factor and the scale that the next tensor takes."""
         label = str(self.number % KEYS)
         self.number += 1
         name = f"{MARK}{dtype}{label}"
         return self.keyed.setdefault((label, dtype), (f"{name}factor", f"{name}scale"))
 
-    def _key_nodes(self, keys: str) -> list[NodeProto]:
+    def _make_key_nodes(self, keys: str) -> list[NodeProto]:
         """Return nodes that take the scalars from the input, in the graph, from which bodies read
         them too."""
         names = list(flatten(self.keyed.values()))
@@ -285,7 +288,7 @@ class _Instrumentation:
             for k, n in zip(places, names, strict=True)
         ]
 
-    def _writer(self, raw: str) -> NodeWriter:
+    def _make_writer(self, raw: str) -> NodeWriter:
         return NodeWriter(self.constants, self.opset, f"{raw}:")
 
     # --------------------------------------------------------------------------------------------
@@ -423,27 +426,27 @@ def output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list
     known = schema(node.op_type, opset) if node.domain in STANDARD else None
     if known is None:
         return []
-    bound = _bound_types(known, node, types)
+    bound = _bind_types(known, node, types)
     only = {
         c.type_param_str: c.allowed_type_strs[0]
         for c in known.type_constraints
         if len(c.allowed_type_strs) == 1
     }
-    formal = (_formal(known.outputs, k) for k in range(len(node.output)))
-    return [_output_type(only.get(variable, variable), node, bound) for variable in formal]
+    formal = (_get_formal_type(known.outputs, k) for k in range(len(node.output)))
+    return [_find_output_type(only.get(variable, variable), node, bound) for variable in formal]
 
 
-def _bound_types(known: Any, node: protobuf.NodeProto, types: StringMap) -> StringMap:
+def _bind_types(known: Any, node: protobuf.NodeProto, types: StringMap) -> StringMap:
     """Return the schema's type variables, as far as the inputs bind them."""
     bound: dict[str, str] = {}
     for k, name in enumerate(node.input):
-        variable = _formal(known.inputs, k)
+        variable = _get_formal_type(known.inputs, k)
         if name and variable and types.get(name):
             bound.setdefault(variable, types[name])
     return bound
 
 
-def _output_type(variable: str, node: protobuf.NodeProto, bound: StringMap) -> str:
+def _find_output_type(variable: str, node: protobuf.NodeProto, bound: StringMap) -> str:
     if variable.startswith("tensor("):
         return parse_type(variable)[1]
     for attribute in node.attribute:
@@ -458,7 +461,7 @@ def _output_type(variable: str, node: protobuf.NodeProto, bound: StringMap) -> s
     return bound.get(variable) or DEFAULTS.get(node.op_type, UNKNOWN if bound else "float32")
 
 
-def _formal(parameters: Any, position: int) -> str:
+def _get_formal_type(parameters: Any, position: int) -> str:
     """Return the type, or type variable, of an input or output; the last one repeats.
 
     Returns "" without parameters.

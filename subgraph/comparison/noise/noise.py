@@ -173,10 +173,10 @@ class RegionNoise:
         """
         with self._lock:
             if output not in self._quantized:
-                self._quantized[output] = self._values_before(output)
+                self._quantized[output] = self._find_values_before(output)
             return self._quantized[output]
 
-    def _values_before(self, output: str) -> QuantizedValues | None:
+    def _find_values_before(self, output: str) -> QuantizedValues | None:
         graph = self.graph
         last = graph.maker[output]
         i = last
@@ -221,11 +221,11 @@ class RegionNoise:
         """Return the stored results under these labels, or store new ones."""
         with self._lock:
             try:
-                return [self._one(label, make) for label, make in makers.items()]
+                return [self._get_run(label, make) for label, make in makers.items()]
             finally:
                 self.sampler.release()
 
-    def _one(self, label: str, make: Callable[[Path], NoiseRunDocument]) -> _StoredRun:
+    def _get_run(self, label: str, make: Callable[[Path], NoiseRunDocument]) -> _StoredRun:
         """Return a stored run, or make it; one that failed is not tried again."""
         if label in self._failures:
             raise self._failures[label]
@@ -312,7 +312,7 @@ def make_batch(values: Sequence[Value]) -> Array | None:
         return None
     first = arrays[0]
     small = 0 < first.size < FEW and sum(n > 1 for n in first.shape) < 2
-    return _batch(arrays) if small and Pair(first, first).kind == "float" else None
+    return _join_samples(arrays) if small and Pair(first, first).kind == "float" else None
 
 
 def assign_to_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) -> Judgement:
@@ -338,13 +338,13 @@ class BatchNoise(OutputNoise):
     samples: Sequence[Noise]
 
     def perturb(self, claim: Precision, count: int) -> list[Array]:
-        return _batches(noise.perturb(claim, count) for noise in self.samples)
+        return _join_runs(noise.perturb(claim, count) for noise in self.samples)
 
     def break_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
-        return _batches(noise.break_ties(claim, count, times) for noise in self.samples)
+        return _join_runs(noise.break_ties(claim, count, times) for noise in self.samples)
 
     def round_nodes(self, claim: Precision) -> Array:
-        return _batch([noise.round_nodes(claim) for noise in self.samples])
+        return _join_samples([noise.round_nodes(claim) for noise in self.samples])
 
     def find_quantized_values(self) -> None:
         return None
@@ -353,10 +353,10 @@ class BatchNoise(OutputNoise):
         return None
 
 
-def _batch(values: Sequence[Array]) -> Array:
+def _join_samples(values: Sequence[Array]) -> Array:
     return np.stack([value.reshape(-1) for value in values])
 
 
-def _batches(runs: Iterable[Sequence[Array]]) -> list[Array]:
+def _join_runs(runs: Iterable[Sequence[Array]]) -> list[Array]:
     """Return batches of the same run of all samples, for as many runs as all samples have."""
-    return [_batch(values) for values in zip(*runs, strict=False)]
+    return [_join_samples(values) for values in zip(*runs, strict=False)]

@@ -154,7 +154,7 @@ def write_perturbed(
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
     if claim is Precision.INT8:
         quantized = _Quantized.compute(write, wide, channels)
-        lost, a = _lost(write, quantized.core, fed[0])
+        lost, a = _write_lost(write, quantized.core, fed[0])
         u = write("Div", lost, write("Max", write("Abs", a), TINY))
         shift = write("Mul", u, write("Mul", quantized.span, fed[1]))
         moved = write("Max", write("Add", quantized.core, shift), quantized.lowest)
@@ -163,7 +163,7 @@ def write_perturbed(
     # near the end of float16 no value moves by as much as half of the last step, which would make
     # it infinite
     limit = 11.0 / unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
-    shift = write("Mul", _lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
+    shift = write("Mul", _write_lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
     if dtype == "float32":
         write("Add", x, shift, output=y)
     elif dtype == "float64":
@@ -238,7 +238,7 @@ def write_rounded(
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
     split = claim is Precision.TF32 or (claim is Precision.BF16 and write.opset < BFLOAT16_SINCE)
     if split:  # by Veltkamp's splitting, where it does not overflow
-        whole = write("Sub", wide, _lost(write, wide, 1.0, bits=claim.bits)[0])
+        whole = write("Sub", wide, _write_lost(write, wide, 1.0, bits=claim.bits)[0])
         fits = write("Less", write("Abs", wide), MAX_PERTURBED)
         write("Cast", write("Where", fits, whole, wide), to=dtype, output=y)
         return
@@ -251,7 +251,9 @@ def write_rounded(
     quantized.finish(write, write("Mul", level, step), y, dtype)
 
 
-def _lost(write: NodeWriter, x: str, factor: str | float, bits: int = BITS) -> tuple[str, str]:
+def _write_lost(
+    write: NodeWriter, x: str, factor: str | float, bits: int = BITS
+) -> tuple[str, str]:
     """Write the loss of rounding a = x·factor to that many bits of significand, and a."""
     a = write("Mul", x, factor)
     c = write("Mul", a, 2.0 ** (24 - bits) + 1)
@@ -276,7 +278,7 @@ class _Quantized:
             names = map(write.constants.name, (channels.lowest, channels.highest, channels.span))
             return cls(wide, wide, "", *names)
         huge = write("Not", write("Less", write("Abs", wide), MAX_PERTURBED))  # NaN too
-        keep = write("Or", huge, _plateau(write, write("Where", huge, 0.0, wide)))
+        keep = write("Or", huge, _write_plateau(write, write("Where", huge, 0.0, wide)))
         core = write("Where", keep, 0.0, wide)
         lowest, highest = (write(op, core, keepdims=0) for op in ("ReduceMin", "ReduceMax"))
         span = write("Sub", write("Max", highest, 0.0), write("Min", lowest, 0.0))
@@ -288,7 +290,7 @@ class _Quantized:
         write("Cast", whole, to=dtype, output=y)
 
 
-def _plateau(write: NodeWriter, x: str) -> str:
+def _write_plateau(write: NodeWriter, x: str) -> str:
     """Write the mask of values that represent minus infinity: as `precision.mask_plateau`, but for
     the spread."""
     lowest = write("ReduceMin", x, keepdims=0)

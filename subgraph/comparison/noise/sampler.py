@@ -411,7 +411,7 @@ def _is_void(
     judged = {*sampler.region.outputs} - {*sampler.sites.behind_choice}
     # An operator test has its outputs only.
     known = [n for n in judged if n in tensors and n in sampler.tensors]
-    return any(_lost_values(sampler.tensors[n], tensors[n], folder) for n in known)
+    return any(_loses_values(sampler.tensors[n], tensors[n], folder) for n in known)
 
 
 def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
@@ -509,7 +509,7 @@ def load_array(record: Record, folder: Path = Path("/")) -> Array:
     return value
 
 
-def _lost_values(reference: Record, perturbed: Record, folder: Path) -> bool:
+def _loses_values(reference: Record, perturbed: Record, folder: Path) -> bool:
     """Return whether values are finite in the reference and not in the perturbed run."""
     if reference.dtype not in FLOATS or reference.form != "tensor":
         return False

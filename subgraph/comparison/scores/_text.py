@@ -36,12 +36,12 @@ def right_share(
     """
     name = next(iter(outputs[0]))
     if "label" in truth[0]:
-        wanted = [_units(true["label"], split, None) for true in truth]
-        blank = _blank([given[name] for given in outputs])
+        wanted = [_split_units(true["label"], split, None) for true in truth]
+        blank = _find_blank([given[name] for given in outputs])
     else:
-        blank = _blank([true[name] for true in truth])
-        wanted = [_units(true[name], split, blank) for true in truth]
-    found = [_units(given[name], split, blank) for given in outputs]
+        blank = _find_blank([true[name] for true in truth])
+        wanted = [_split_units(true[name], split, blank) for true in truth]
+    found = [_split_units(given[name], split, blank) for given in outputs]
     if any(isinstance(w, str) for w in flatten(wanted)) and any(
         isinstance(f, int) for f in flatten(found)
     ):
@@ -53,7 +53,7 @@ def right_share(
     return 1 - edits / max(1, sum(map(len, wanted)))
 
 
-def _blank(values: Sequence[Any]) -> int | None:
+def _find_blank(values: Sequence[Any]) -> int | None:
     """Return the class of a blank; None without scores of classes."""
     scores = [np.asarray(v) for v in values]
     if any(a.dtype.kind != "f" or a.ndim < 2 for a in scores):
@@ -63,7 +63,7 @@ def _blank(values: Sequence[Any]) -> int | None:
     return last if np.sum(best == last) > np.sum(best == 0) else 0
 
 
-def _units(value: Any, split: Callable[[str], Sequence[str]], blank: int | None) -> Units:
+def _split_units(value: Any, split: Callable[[str], Sequence[str]], blank: int | None) -> Units:
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
         text = " ".join(

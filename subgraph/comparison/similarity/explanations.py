@@ -85,7 +85,7 @@ def find_explanations(
     >>> [e.text for e in find_explanations(x, x[:, ::-1])]
     ['channels 0 and 2 of axis 1 exchanged: RGB for BGR']
     """
-    pair = _tensor_pair(reference, candidate, claim)
+    pair = _make_tensor_pair(reference, candidate, claim)
     explanations = []
     with np.errstate(all="ignore"):
         if overflow := _describe_overflow(reference, candidate):
@@ -105,12 +105,12 @@ def matching_tensors(
 ) -> list[Explanation]:
     """Find the other arrays, by their description, that the candidate holds unchanged; as in
     `find_explanations`."""
-    pair = _tensor_pair(reference, candidate, claim)
+    pair = _make_tensor_pair(reference, candidate, claim)
     with np.errstate(all="ignore"):
-        return _best(pair.other_tensors(others)) if pair and pair.conclusive() else []
+        return _select_best(pair.other_tensors(others)) if pair and pair.conclusive() else []
 
 
-def _tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _TensorPair | None:
+def _make_tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _TensorPair | None:
     """None if the sizes differ, or if there are too few elements or no numbers."""
     if (
         reference.size != candidate.size
@@ -126,7 +126,7 @@ def _tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _Tenso
     return _TensorPair(reference, candidate, allowed, unexplained)
 
 
-def _best(explanations: Iterable[Explanation]) -> list[Explanation]:
+def _select_best(explanations: Iterable[Explanation]) -> list[Explanation]:
     """Those that fit equally well; empty if there are many, or none."""
     ranked = sorted(explanations, key=lambda e: e.residual)
     equal = [e for e in ranked if e.residual <= max(EXACT, EQUALLY_GOOD * ranked[0].residual)]
@@ -153,7 +153,7 @@ class _TensorPair:
 
     def conclusive(self) -> bool:
         """Return whether both hold enough different values, and enough of them disagree."""
-        for values in map(_finite_sample, (self.reference, self.candidate)):
+        for values in map(_sample_finite, (self.reference, self.candidate)):
             if (
                 np.unique(values).size < MIN_DIFFERENT
                 or np.ptp(values) <= EXACT * np.abs(values).max()
@@ -171,11 +171,13 @@ class _TensorPair:
     @property
     def spread(self) -> float:
         """Largest less smallest finite value of the candidate."""
-        return float(np.ptp(_finite_sample(self.candidate)))
+        return float(np.ptp(_sample_finite(self.candidate)))
 
     def explanations(self, others: Arrays) -> list[Explanation]:
         """Return the best of those that hold."""
-        return _best([*self.other_tensors(others), *self.iter_rearranged(), *self.iter_scaled()])
+        return _select_best(
+            [*self.other_tensors(others), *self.iter_rearranged(), *self.iter_scaled()]
+        )
 
     def other_tensors(self, others: Arrays) -> Iterator[Explanation]:
         """Other tensors, unchanged."""
@@ -205,7 +207,7 @@ class _TensorPair:
                 yield Explanation(text, whole.largest)
 
 
-def _finite_sample(values: Array) -> Array:
+def _sample_finite(values: Array) -> Array:
     (some,) = sample(values)
     return some[np.isfinite(some)]
 
@@ -337,7 +339,8 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
     ):
         return None
     x, y = (
-        _nonzero(v.reshape(-1)[:: max(1, v.size // MAX_SAMPLE)]) for v in (reference, candidate)
+        _select_nonzero(v.reshape(-1)[:: max(1, v.size // MAX_SAMPLE)])
+        for v in (reference, candidate)
     )
     if y.size < MIN_VALUES or not x.size:
         return None
@@ -347,18 +350,18 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
             own
             and _needs_floats(y)
             and _is_on_grid(y, claim).all()
-            and _is_on_grid(_nonzero(candidate), claim).all()
+            and _is_on_grid(_select_nonzero(candidate), claim).all()
         ):
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
     words = (
-        _describe_levels(_nonzero(reference), _nonzero(candidate))
+        _describe_levels(_select_nonzero(reference), _select_nonzero(candidate))
         if np.unique(y).size <= LEVELS
         else ""
     )
     return (Precision.INT8, words) if words else None
 
 
-def _nonzero(values: Array) -> Array:
+def _select_nonzero(values: Array) -> Array:
     """Return the finite values without 0, which is on every grid."""
     flat = values.reshape(-1)
     return np.asarray(flat[np.isfinite(flat) & (flat != 0)])

@@ -50,7 +50,7 @@ def find_rearrangements(reference: Array, candidate: Array) -> Iterator[Rearrang
         yield Rearrangement(
             f"the right values in the shape {shape}", reference, candidate.reshape(reference.shape)
         )
-    yield from _axes_exchanged(reference, candidate)
+    yield from _iter_axis_orders(reference, candidate)
     if reference.shape == candidate.shape:
         for axis in dict.fromkeys((1, reference.ndim - 1)):
             if reference.ndim > 1 and reference.shape[axis] in SWAPPED:
@@ -59,7 +59,7 @@ def find_rearrangements(reference: Array, candidate: Array) -> Iterator[Rearrang
                 yield Rearrangement(text, np.take(reference, order, axis), candidate)
 
 
-def _axes_exchanged(a: Array, b: Array) -> Iterator[Rearrangement]:
+def _iter_axis_orders(a: Array, b: Array) -> Iterator[Rearrangement]:
     """Axes in another order; memory of one order read in another."""
     long = [k for k, size in enumerate(a.shape) if size > 1]
     if len(long) > MAX_AXES:

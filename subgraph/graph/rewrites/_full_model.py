@@ -89,7 +89,7 @@ class FullModel:
 
     def takes_barrier(self, tensor: str) -> bool:
         """Return whether a barrier can be put on edges of a tensor."""
-        return bool(self.source.element(tensor)) and self._barrier(tensor) is not None
+        return bool(self.source.element(tensor)) and self._find_barrier(tensor) is not None
 
     def is_weight(self, tensor: str) -> bool:
         """Return whether a tensor is a floating constant."""
@@ -100,7 +100,7 @@ class FullModel:
         outputs = filter(None, self.source.nodes[node].output)
         return bool(Substitution(self.source).never()) and all(map(self.source.element, outputs))
 
-    def _barrier(self, tensor: str) -> Barrier | None:
+    def _find_barrier(self, tensor: str) -> Barrier | None:
         kinds = STRONGEST[self.barrier :]
         return next((make for _, make, fits in kinds if fits(self.source, tensor)), None)
 
@@ -139,7 +139,7 @@ class FullModel:
         self, new: Substitution, tensor: str, readers: list[int], names: dict[int, dict[str, str]]
     ) -> None:
         """Let the readers of a tensor read it after a barrier."""
-        barrier = self._barrier(tensor)
+        barrier = self._find_barrier(tensor)
         assert barrier
         for group in [[reader] for reader in readers] if self.copies else [readers]:
             name = new.name(self.word)
@@ -213,7 +213,7 @@ def _subtract(new: Substitution, x: str, y: str, element: int) -> None:
     new.node("Sub", [x, zeros], y)
 
 
-def _where(new: Substitution, x: str, y: str, element: int) -> None:
+def _add_where(new: Substitution, x: str, y: str, element: int) -> None:
     new.always(x, new.other(element), y)
 
 
@@ -222,7 +222,7 @@ def _takes_where(source: RegionModel, name: str) -> bool:
     return is_number and source.opset >= 9 and bool(Substitution(source).never())
 
 
-def _cast(new: Substitution, x: str, y: str, element: int) -> None:
+def _add_cast(new: Substitution, x: str, y: str, element: int) -> None:
     new.node("Cast", [new.node("Cast", [x], to=TensorProto.INT32)], y, to=element)
 
 
@@ -235,7 +235,7 @@ BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = 
         lambda s, n: s.element(n) in NUMBERS,
     ),
     ("a Sub of zeros", _subtract, lambda s, n: s.element(n) in SIGNED),
-    ("a Cast to integers and back", _cast, lambda s, n: s.element(n) == TensorProto.BOOL),
-    ("a Where that always takes it", _where, _takes_where),
+    ("a Cast to integers and back", _add_cast, lambda s, n: s.element(n) == TensorProto.BOOL),
+    ("a Where that always takes it", _add_where, _takes_where),
 )
 STRONGEST = BARRIERS[:0:-1]  # those that most optimizers keep first; none keeps an Identity

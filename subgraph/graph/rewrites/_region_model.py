@@ -96,28 +96,28 @@ class RegionModel:
         if name in self.constants:
             return list(self.constants[name].dims)
         self.fixed = True
-        dims = self._dims(name)
+        dims = self._find_dims(name)
         is_known = dims is not None and all(d.HasField("dim_value") for d in dims)
         return [d.dim_value for d in dims] if is_known else None
 
     def rank(self, name: str) -> int | None:
         """None if unknown."""
-        dims = self.constants[name].dims if name in self.constants else self._dims(name)
+        dims = self.constants[name].dims if name in self.constants else self._find_dims(name)
         return None if dims is None else len(dims)
 
-    def _dims(self, name: str) -> Any:
+    def _find_dims(self, name: str) -> Any:
         tensor = self.types[name].tensor_type if name in self.types else None
         return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
 
     def function_body(self, node: NodeProto, version: int) -> FunctionProto | None:
         """Return the function that defines this node in its schema `version`; None without one."""
-        types = [self.types.get(n) or self._type_of_constant(n) for n in node.input]
+        types = [self.types.get(n) or self._find_constant_type(n) for n in node.input]
         try:
             return self._onnx.function_body(node, types, version, self.opset)
         except OnnxError:
             return None
 
-    def _type_of_constant(self, name: str) -> TypeProto:
+    def _find_constant_type(self, name: str) -> TypeProto:
         """Return the type of a constant; an empty one for any other tensor."""
         proto = protobuf.protos().TypeProto()
         if name in self.constants:

@@ -10,7 +10,7 @@ from subgraph.graph.rewrites._full_model import BARRIERS, Barrier
 from subgraph.graph.rewrites._region_model import Form, RegionModel, Substitution
 
 
-def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]) -> Form:
+def _make_form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]) -> Form:
     def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         edges = [
             n for n in node.output if n in source.inner and source.element(n) and fits(source, n)
@@ -27,4 +27,4 @@ def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]
     return form
 
 
-FORMS = [_form(*barrier) for barrier in BARRIERS]
+FORMS = [_make_form(*barrier) for barrier in BARRIERS]

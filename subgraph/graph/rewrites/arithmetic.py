@@ -27,7 +27,7 @@ SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| from which float3
 
 
 @restrict_to("Pow")
-def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     exponent = source.value(node.input[1])
     if exponent is None or exponent.size != 1 or exponent.ndim > (source.rank(x) or 0):
@@ -55,7 +55,7 @@ def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("Pow")
-def _float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rewrite a power of two types, or of integers: a runtime may compute both in float32."""
     base, exponent = map(source.element, node.input)
     if not base or (base == exponent and base in FLOATS):
@@ -100,7 +100,7 @@ def _multiply_constant(source: RegionModel, node: NodeProto, new: Substitution) 
 
 
 @restrict_to("Div", floats=True)
-def _reciprocal(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_reciprocal(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if source.value(node.input[1]) is not None:
         return ""
     new.formula("Mul(x, Reciprocal(y))")
@@ -108,14 +108,14 @@ def _reciprocal(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("LeakyRelu", "PRelu", floats=True)
-def _where(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_where(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     slope = argument(node, 1) or attribute(node, "alpha", 0.01)
     new.formula("Where(Less(x, 0), Mul(x, slope), x)", slope=slope)
     return "a Where instead of"
 
 
 @restrict_to("Relu", "Clip")
-def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     element = source.element(x)
     if node.op_type == "Relu":
@@ -134,7 +134,7 @@ def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("Mod", floats=True)
-def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rewrite a remainder, which has the sign of the divisor, or with `fmod` that of the
     dividend."""
     signed = "Mul(Mod(Abs(x), Abs(y), fmod=1), Sign(x))"
@@ -146,7 +146,7 @@ def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("BitShift")
-def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _write_power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Compute in int64, which holds each product of up to 32 bits.
 
     A shift by more bits than the type has leaves 0 or the sign.
@@ -169,8 +169,8 @@ def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> st
 
 
 FORMS = [
-    _square,
-    _float_power,
+    _rewrite_square,
+    _rewrite_float_power,
     restrict_to("Sqrt")(make_formula_form("Pow(x, 0.5)", "a Pow with 0.5 instead of")),
     _clip,
     restrict_to("Tanh", floats=True)(make_formula_form(TANH, "2·Sigmoid(2x) - 1 instead of")),
@@ -180,9 +180,9 @@ FORMS = [
     ),
     _add,
     _multiply_constant,
-    _reciprocal,
-    _where,
-    _maximum,
-    _remainder,
-    _power_of_two,
+    _rewrite_reciprocal,
+    _rewrite_where,
+    _rewrite_maximum,
+    _rewrite_remainder,
+    _write_power_of_two,
 ]

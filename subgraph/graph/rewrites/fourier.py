@@ -17,11 +17,11 @@ MAX = 2048  # points
 
 
 @restrict_to("DFT", floats=True)
-def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _write_products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Multiply x (…, n·c) by a matrix (n·c, m·d): n inputs of c parts, m outputs of d parts."""
     before = source.shape(node.input[0])
     after = source.shape(node.output[0])
-    axis = _axis(source, node)
+    axis = _find_axis(source, node)
     element = source.element(node.input[0])
     if before is None or after is None or axis is None:
         return ""
@@ -55,7 +55,7 @@ def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a MatMul with sines and cosines instead of"
 
 
-def _axis(source: RegionModel, node: NodeProto) -> int | None:
+def _find_axis(source: RegionModel, node: NodeProto) -> int | None:
     """None unless it is constant. An attribute before opset 20."""
     if source.opset < 20:
         return int(attribute(node, "axis", 1))
@@ -65,4 +65,4 @@ def _axis(source: RegionModel, node: NodeProto) -> int | None:
     return None if value is None else int(value.reshape(-1)[0])
 
 
-FORMS = [_products]
+FORMS = [_write_products]

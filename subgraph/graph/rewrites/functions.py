@@ -14,10 +14,10 @@ from subgraph.reach import index_by_name
 from subgraph.types import JsonObject
 
 
-def _body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_as_body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if node.domain not in STANDARD or node.op_type in ("Constant", "CastLike") or any(bodies(node)):
         return ""
-    version = _version(node.op_type, source.opset)
+    version = _find_version(node.op_type, source.opset)
     body = source.function_body(node, version) if version else None
     if (
         body is None
@@ -60,7 +60,7 @@ def _body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"the {len(body.node)} operators that define it in the standard, instead of"
 
 
-def _version(op: str, opset: int) -> int:
+def _find_version(op: str, opset: int) -> int:
     """Return the opset in which the operator has a function and means the same as in ours; 0
     without one.
 
@@ -69,7 +69,7 @@ def _version(op: str, opset: int) -> int:
     own = schema(op, opset)
     for version in range(opset, newest_opsets()[""] + 1) if own is not None else ():
         later = schema(op, version)
-        if later is None or not _alike(own, later):
+        if later is None or not _are_alike(own, later):
             break
         if later.has_function or later.has_context_dependent_function:
             return version
@@ -84,25 +84,27 @@ def _means_the_same(body: FunctionProto, opset: int) -> bool:
     versions = sorted((version, opset))
     pairs = [[schema(n.op_type, v, n.domain) for v in versions] for n in body.node]
     return all(
-        a is not None and b is not None and (_alike(a, b) or _extends(a, b)) for a, b in pairs
+        a is not None and b is not None and (_are_alike(a, b) or _extends(a, b)) for a, b in pairs
     )
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _are_alike(one: Any, other: Any) -> bool:
     """Return whether two versions have equal inputs, outputs and attributes; types may differ."""
-    return bool(one.since_version == other.since_version) or _form(one) == _form(other)
+    return bool(one.since_version == other.since_version) or _describe_form(one) == _describe_form(
+        other
+    )
 
 
 def _extends(older: Any, newer: Any) -> bool:
     """Return whether the newer version only adds attributes that may be omitted."""
-    inputs, outputs, before = _form(older)
-    more, others, after = _form(newer)
+    inputs, outputs, before = _describe_form(older)
+    more, others, after = _describe_form(newer)
     added = [newer.attributes[name] for name in after.keys() - before.keys()]
     same = inputs == more and outputs == others and before.items() <= after.items()
     return same and not any(a.required for a in added)
 
 
-def _form(defined: Any) -> tuple[list[str], list[str], JsonObject]:
+def _describe_form(defined: Any) -> tuple[list[str], list[str], JsonObject]:
     attributes = {
         n: (str(a.type), a.required, a.default_value.SerializeToString())
         for n, a in defined.attributes.items()
@@ -110,4 +112,4 @@ def _form(defined: Any) -> tuple[list[str], list[str], JsonObject]:
     return [i.name for i in defined.inputs], [o.name for o in defined.outputs], attributes
 
 
-FORMS = [_body]
+FORMS = [_rewrite_as_body]

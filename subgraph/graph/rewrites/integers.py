@@ -29,7 +29,7 @@ COUNTED = (TensorProto.INT32, TensorProto.INT64)  # types that CumSum and ArgMax
 
 
 @restrict_to(*OVERFLOWS)
-def _wider(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_wider(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Compute in the wider type: an overflow keeps its last bits, as ONNX defines it, and a runtime
     that saturates has them there."""
     element = source.element(node.input[0])
@@ -52,7 +52,7 @@ def _wider(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("ReduceMax", "ReduceMin")
-def _extreme(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_extreme(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
@@ -87,4 +87,4 @@ def _end_with_output(
     return f"{words} instead of"
 
 
-FORMS = [_wider, _extreme, _sum]
+FORMS = [_rewrite_wider, _rewrite_extreme, _sum]

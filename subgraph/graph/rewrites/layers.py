@@ -18,7 +18,7 @@ PER_AXIS = {"kernel_shape", "strides", "dilations", "output_padding", "output_sh
 
 
 @restrict_to("Dropout")
-def _dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 12 or argument(node, 2):  # of older versions, training is set elsewhere
         return ""
     new.formula("Identity(x)")
@@ -63,7 +63,7 @@ def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution)
 
 
 @restrict_to("Gemm", floats=True)
-def _gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     a = node.input[0]
     b = node.input[1]
     c = argument(node, 2)
@@ -81,7 +81,7 @@ def _gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("MatMul", floats=True)
-def _matmul(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_matmul(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if [source.rank(n) for n in node.input] != [2, 2]:
         return ""
     new.formula("Gemm(x, y)" if new.opset >= 11 else "Gemm(x, y, 0)")
@@ -89,7 +89,7 @@ def _matmul(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
-def _two_dimensions(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_in_two_dimensions(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if source.rank(node.input[0]) != 3 or any(node.output[1:]):
         return ""
     raised = new.reduce("Unsqueeze", node.input[0], [2], keepdims=None)
@@ -113,7 +113,7 @@ def _two_dimensions(source: RegionModel, node: NodeProto, new: Substitution) -> 
 
 
 @restrict_to("GlobalAveragePool", "GlobalMaxPool")
-def _global(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_global(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     rank = source.rank(node.input[0])
     if rank is None:
         return ""
@@ -123,7 +123,7 @@ def _global(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("ReduceMean")
-def _mean(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_mean(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     rank = source.rank(node.input[0])
     if rank is None or rank < 3 or axes != list(range(2, rank)):
@@ -150,7 +150,7 @@ def _divide(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("HardSigmoid", "HardSwish")
-def _hard(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_hard(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     gate = "Min(Max(Add(Mul(x, alpha), beta), 0), 1)"
     if node.op_type == "HardSwish":
         new.formula(f"Mul(x, {gate})", alpha=1 / 6, beta=0.5)
@@ -161,14 +161,14 @@ def _hard(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 FORMS = [
-    _dropout,
+    _rewrite_dropout,
     _normalize_batch,
     _normalize_instance,
-    _gemm,
-    _matmul,
-    _two_dimensions,
-    _global,
-    _mean,
-    _hard,
+    _rewrite_gemm,
+    _rewrite_matmul,
+    _rewrite_in_two_dimensions,
+    _rewrite_global,
+    _rewrite_mean,
+    _rewrite_hard,
     _divide,
 ]

@@ -40,7 +40,7 @@ def _reduce_each_axis(source: RegionModel, node: NodeProto, new: Substitution) -
 
 
 @restrict_to("MatMul")
-def _columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
     if weights is None or weights.ndim != 2 or weights.shape[1] < MANY or not rank:
@@ -52,7 +52,7 @@ def _columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("MatMul", floats=True)
-def _rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
     if weights is None or weights.ndim != 2 or len(weights) < MANY or not rank or new.opset < 10:
@@ -68,7 +68,7 @@ def _rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("Conv")
-def _channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     bias = source.value(argument(node, 2))
     known = weights is not None and (bias is not None or not argument(node, 2))
@@ -86,4 +86,4 @@ def _channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "two Conv of half the channels each instead of"
 
 
-FORMS = [_swap, _reduce_each_axis, _columns, _rows, _channels]
+FORMS = [_swap, _reduce_each_axis, _rewrite_columns, _rewrite_rows, _rewrite_channels]

@@ -23,8 +23,8 @@ ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
 
 
 @restrict_to(*PADDED)
-def _explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    pads = _pads(source, node)
+def _rewrite_explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+    pads = _find_pads(source, node)
     if pads is None or attribute(node, "auto_pad", "NOTSET") == "NOTSET":
         return ""
     _set(new.copy(node), pads)
@@ -32,9 +32,9 @@ def _explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to(*PADDED)
-def _own_pad(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    pads = _pads(source, node)
-    value = _neutral(source, node)
+def _rewrite_own_pad(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+    pads = _find_pads(source, node)
+    value = _find_neutral(source, node)
     if not pads or not any(pads) or value is None or any(node.output[1:]):
         return ""
     half = len(pads) // 2
@@ -43,16 +43,16 @@ def _own_pad(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("MaxPool")
-def _floor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_floor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rows at the end are added as far as the last window reaches."""
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
-    pads = _pads(source, node)
-    value = _neutral(source, node)
+    pads = _find_pads(source, node)
+    value = _find_neutral(source, node)
     if not attribute(node, "ceil_mode", 0) or None in (x, y, pads, value) or len(node.output) > 1:
         return ""
     assert x and y and pads and value is not None
-    kernel, strides, dilations = _window(source, node)
+    kernel, strides, dilations = _get_window(source, node)
     half = len(kernel)
     need = [(y[k + 2] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 for k in range(half)]
     more = [max(0, need[k] - x[k + 2] - pads[k]) for k in range(half)]
@@ -65,10 +65,10 @@ def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rewrite as the mean of a padded input, times the ratio of all and counted elements."""
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
-    pads = _pads(source, node)
+    pads = _find_pads(source, node)
     if x is None or y is None or pads is None:
         return ""
-    kernel, strides, dilations = _window(source, node)
+    kernel, strides, dilations = _get_window(source, node)
     half = len(kernel)
     counts = np.ones([1, 1, *[1] * len(kernel)])
     more = []
@@ -94,7 +94,7 @@ def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     how = attribute(node, "auto_pad", "NOTSET")
-    kernel, strides, dilations = _window(source, node)
+    kernel, strides, dilations = _get_window(source, node)
     is_open = how == "NOTSET" and not attribute(node, "output_shape")
     if x is None or y is None or not kernel or is_open:
         return ""
@@ -111,8 +111,8 @@ def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("Pad")
-def _concat(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    pads = _constant_pad(source, node)
+def _rewrite_concat(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+    pads = _find_constant_pad(source, node)
     value = _fill(source, node)
     shape = source.shape(node.input[0])
     if pads is None or value is None or shape is None or min(pads) < 0 or not any(pads):
@@ -137,12 +137,12 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """Yield the model with a Pad that only one Conv or pool reads as an attribute of that."""
     readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in PADDED}
     for i, node in enumerate(source.nodes):
-        pads = _constant_pad(source, node) if node.op_type == "Pad" else None
+        pads = _find_constant_pad(source, node) if node.op_type == "Pad" else None
         index, reader = readers.get(node.output[0] if node.output else "", (0, None))
         if pads is None or reader is None or source.readers[node.output[0]] != 1:
             continue
-        own = _pads(source, reader)
-        neutral = _neutral(source, reader)
+        own = _find_pads(source, reader)
+        neutral = _find_neutral(source, reader)
         fill = _fill(source, node)
         half = len(pads) // 2
         borders = [*pads[:2], *pads[half : half + 2]]
@@ -158,7 +158,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
         yield words, new.model()
 
 
-def _constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
+def _find_constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Begins, then ends; None unless they are known, for all axes, and the mode is constant."""
     if attribute(node, "mode", "constant") != "constant" or argument(node, 3):
         return None
@@ -175,7 +175,7 @@ def _fill(source: RegionModel, node: NodeProto) -> Array | None:
     return np.asarray(attribute(node, "value", 0.0), helper.tensor_dtype_to_np_dtype(element))
 
 
-def _neutral(source: RegionModel, node: NodeProto) -> float | None:
+def _find_neutral(source: RegionModel, node: NodeProto) -> float | None:
     """Return the value that a layer's own padding has, as a value of its input; None if no value
     does the same."""
     op = node.op_type
@@ -190,7 +190,7 @@ def _neutral(source: RegionModel, node: NodeProto) -> float | None:
     return -128.0 if op == "MaxPool" and element == TensorProto.INT8 else 0.0
 
 
-def _window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[int], list[int]]:
+def _get_window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[int], list[int]]:
     """Kernel, strides and dilations."""
     position = 3 if node.op_type == "QLinearConv" else 1
     kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, position)) or [])[2:]
@@ -198,10 +198,10 @@ def _window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[int],
     return kernel, attribute(node, "strides", ones), attribute(node, "dilations", ones)
 
 
-def _pads(source: RegionModel, node: NodeProto) -> list[int] | None:
+def _find_pads(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Begins, then ends, of the spatial axes, from auto_pad where that is set; None if unknown."""
     how = attribute(node, "auto_pad", "NOTSET")
-    kernel, strides, dilations = _window(source, node)
+    kernel, strides, dilations = _get_window(source, node)
     if not kernel:
         return None
     pads: list[int] | None = attribute(node, "pads")
@@ -253,4 +253,4 @@ def _set(node: NodeProto, pads: list[int], **others: int | None) -> None:
     assign(node.attribute, [*kept, *written])
 
 
-FORMS = [_explicit, _transpose, _own_pad, _floor, _count, _concat]
+FORMS = [_rewrite_explicit, _transpose, _rewrite_own_pad, _rewrite_floor, _count, _rewrite_concat]

@@ -15,7 +15,7 @@ WIDER = {
 }
 
 
-def _form(words: str, narrow: int, wide: int) -> Form:
+def _make_form(words: str, narrow: int, wide: int) -> Form:
     def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         names = [n for n in dict.fromkeys(node.input) if source.element(n) == narrow]
         if node.op_type in TYPED or any(bodies(node)) or not names:
@@ -37,4 +37,4 @@ def _widen(source: RegionModel, name: str, new: Substitution, wide: int) -> str:
     return new.weight(value, wide) if value is not None else new.node("Cast", [name], to=wide)
 
 
-FORMS = [_form(words, *types) for words, types in WIDER.items()]
+FORMS = [_make_form(words, *types) for words, types in WIDER.items()]

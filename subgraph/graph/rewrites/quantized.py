@@ -25,19 +25,19 @@ UNARY = {
 }
 
 
-def _real(new: Substitution, names: Sequence[str], axis: int | None = None) -> str:
+def _write_real(new: Substitution, names: Sequence[str], axis: int | None = None) -> str:
     """Codes, scale and zero point as real numbers."""
     return new.node("DequantizeLinear", [n for n in names if n], axis=axis)
 
 
 @restrict_to("QLinearConv")
-def _conv(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_conv(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 13:  # scales per channel
         return ""
     i = node.input
     channels = source.rank(i[4]) == 1 and source.shape(i[4]) != [1]
-    x = _real(new, i[0:3])
-    w = _real(new, i[3:6], 0 if channels else None)
+    x = _write_real(new, i[0:3])
+    w = _write_real(new, i[3:6], 0 if channels else None)
     bias = []
     if name := argument(node, 8):
         steps = {"s": i[1], "t": i[4], "real": TensorProto.FLOAT}
@@ -48,29 +48,29 @@ def _conv(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a Conv between DequantizeLinear and QuantizeLinear instead of"
 
 
-def _binary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_binary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     i = node.input
     parameters = [*i[1:3], *i[4:]]
     if any(source.rank(n) and source.shape(n) != [1] for n in parameters):
         return ""
-    result = new.node(BINARY[node.op_type], [_real(new, i[0:3]), _real(new, i[3:6])])
+    result = new.node(BINARY[node.op_type], [_write_real(new, i[0:3]), _write_real(new, i[3:6])])
     new.node("QuantizeLinear", [result, *filter(None, i[6:8])], node.output[0])
     return f"{BINARY[node.op_type]} between DequantizeLinear and QuantizeLinear instead of"
 
 
 @restrict_to(*UNARY, domain=MICROSOFT)
-def _unary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_unary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if attribute(node, "channels_last", 0):
         return ""
     op = UNARY[node.op_type]
     alpha = {"alpha": attribute(node, "alpha", 0.01)} if op == "LeakyRelu" else {}
-    result = new.node(op, [_real(new, node.input[0:3])], **alpha)
+    result = new.node(op, [_write_real(new, node.input[0:3])], **alpha)
     new.node("QuantizeLinear", [result, *filter(None, node.input[3:5])], node.output[0])
     return f"{op} between DequantizeLinear and QuantizeLinear instead of"
 
 
 @restrict_to("MatMulInteger")
-def _integers(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_integers(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     sides = []
     for k in (0, 1):
         wide = new.node("Cast", [node.input[k]], to=TensorProto.INT32)
@@ -85,8 +85,8 @@ def _integers(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("MatMulNBits", domain=MICROSOFT)
-def _blocks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    weights = _block_weights(source, node)
+def _rewrite_blocks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+    weights = _read_block_weights(source, node)
     if weights is None:
         return ""
     bias = argument(node, 5)
@@ -94,7 +94,7 @@ def _blocks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a MatMul with the weights as real numbers instead of"
 
 
-def _block_weights(source: RegionModel, node: NodeProto) -> Array | None:
+def _read_block_weights(source: RegionModel, node: NodeProto) -> Array | None:
     """Real weights (N, K) of a MatMulNBits; None if not constant, or ordered by g_idx."""
     codes = source.value(node.input[1])
     scales = source.value(node.input[2])
@@ -105,10 +105,10 @@ def _block_weights(source: RegionModel, node: NodeProto) -> Array | None:
 
 
 FORMS = [
-    _conv,
-    restrict_to(*BINARY)(_binary),
-    restrict_to(*BINARY, domain=MICROSOFT)(_binary),
-    _unary,
-    _integers,
-    _blocks,
+    _rewrite_conv,
+    restrict_to(*BINARY)(_rewrite_binary),
+    restrict_to(*BINARY, domain=MICROSOFT)(_rewrite_binary),
+    _rewrite_unary,
+    _rewrite_integers,
+    _rewrite_blocks,
 ]

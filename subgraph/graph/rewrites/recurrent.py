@@ -32,7 +32,7 @@ def _fits(node: NodeProto, new: Substitution, direction: str) -> bool:
 
 
 @restrict_to(*ACTIVATIONS)
-def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if not _fits(node, new, "reverse"):
         return ""
     _run(node, new, list(node.input), list(node.output), 0, reverse=True)
@@ -40,13 +40,13 @@ def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to(*ACTIVATIONS)
-def _one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if not _fits(node, new, "bidirectional"):
         return ""
     found = []
     for k in (0, 1):
         inputs = [
-            _half(source, new, n, k) if n and i in PER_DIRECTION else n
+            _write_half(source, new, n, k) if n and i in PER_DIRECTION else n
             for i, n in enumerate(node.input)
         ]
         outputs = [new.name(f"way{k}") if name else "" for name in node.output]
@@ -58,7 +58,7 @@ def _one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> st
     return "two that run forwards, one on the reversed sequence, instead of"
 
 
-def _half(source: RegionModel, new: Substitution, name: str, k: int) -> str:
+def _write_half(source: RegionModel, new: Substitution, name: str, k: int) -> str:
     value = source.value(name)
     if value is not None:
         return new.weight(value[k : k + 1])
@@ -97,4 +97,4 @@ def _reverse(new: Substitution, x: str, output: str) -> str:
     return new.node("Slice", [x, *bounds], output)
 
 
-FORMS = [_forward, _one_way_each]
+FORMS = [_rewrite_forward, _rewrite_one_way_each]

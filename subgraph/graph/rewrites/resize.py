@@ -40,9 +40,9 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
 
 
 @restrict_to("Resize", "Upsample", floats=True)
-def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     sizes = source.shape(node.input[0])
-    scales = _scales(source, node)
+    scales = _find_scales(source, node)
     after = source.shape(node.output[0])
     if sizes is None or scales is None or after is None:
         return ""
@@ -56,17 +56,17 @@ def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         return ""
     x = node.input[0]
     for k in axes:
-        positions = _positions(node, sizes[k], after[k], scales[k], new.opset)
+        positions = _compute_positions(node, sizes[k], after[k], scales[k], new.opset)
         output = node.output[0] if k == axes[-1] else ""
         if positions is None:
             return ""
         if nearest:
-            mode = _attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)
+            mode = _get_attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)
             rounded = ROUNDED[mode](positions)
             indices = new.weight(np.clip(rounded, 0, sizes[k] - 1).astype(np.int64))
             x = new.node("Gather", [x, indices], output, axis=k)
             continue
-        weights = _weights(node, positions, sizes[k], scales[k])
+        weights = _compute_weights(node, positions, sizes[k], scales[k])
         element = source.element(node.input[0])
         last = k == rank - 1
         matrix = new.weight(weights if last else weights.T, element)
@@ -75,12 +75,12 @@ def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"a {operator} along each axis instead of"
 
 
-def _attribute(node: NodeProto, name: str, default: str, old: str, opset: int) -> str:
+def _get_attribute(node: NodeProto, name: str, default: str, old: str, opset: int) -> str:
     """Before opset 11 the attributes were not there, and meant `old`."""
     return str(attribute(node, name, default)) if opset >= 11 else old
 
 
-def _scales(source: RegionModel, node: NodeProto) -> list[float] | None:
+def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:
     """Per axis; None unless they are constant."""
     rank = source.rank(node.input[0]) or 0
     before = source.shape(node.input[0])
@@ -103,14 +103,14 @@ def _scales(source: RegionModel, node: NodeProto) -> list[float] | None:
     return found
 
 
-def _positions(node: NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
+def _compute_positions(node: NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
     """Return the positions of m outputs among n inputs; None for a mode that is not linear."""
-    mode = _attribute(node, "coordinate_transformation_mode", "half_pixel", "asymmetric", opset)
+    mode = _get_attribute(node, "coordinate_transformation_mode", "half_pixel", "asymmetric", opset)
     find = COORDINATES.get(mode)
     return find(np.arange(m, dtype=np.float64), scale, n, m) if find else None
 
 
-def _weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
+def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
     """Return a matrix (n, m): of each output, the weights of the inputs around it."""
     cubic = attribute(node, "mode") == "cubic"
     smooth = attribute(node, "antialias", 0) and scale < 1
@@ -120,7 +120,7 @@ def _weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
     distance = np.abs(taps - positions[:, None]) / wide
     weights = np.maximum(0, 1 - distance)
     if cubic:
-        weights = _cubic(distance, attribute(node, "cubic_coeff_a", -0.75))
+        weights = _compute_cubic(distance, attribute(node, "cubic_coeff_a", -0.75))
     if attribute(node, "exclude_outside", 0):
         weights = np.where((taps < 0) | (taps >= n), 0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)
@@ -130,11 +130,11 @@ def _weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
     return matrix
 
 
-def _cubic(t: Array, a: float) -> Array:
+def _compute_cubic(t: Array, a: float) -> Array:
     """R. Keys, "Cubic convolution interpolation for digital image processing", 1981."""
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0))
 
 
-FORMS = [_products]
+FORMS = [_rewrite_products]

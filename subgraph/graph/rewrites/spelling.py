@@ -50,7 +50,7 @@ def _broadcast(full: bool) -> Form:
     return form
 
 
-def _axes(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_axes(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     rank = source.rank(
         node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else argument(node, 0)
     )
@@ -72,7 +72,7 @@ def _write(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     present = {a.name for a in node.attribute}
     values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
     missing = [v for v in values if v.name and v.name not in present]
-    window = _window(source, node).items()
+    window = _list_window_defaults(source, node).items()
     missing += [helper.make_attribute(name, v) for name, v in window if name not in present]
     if not missing:
         return ""
@@ -92,7 +92,7 @@ def _fill(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "the default value written out in"
 
 
-def _window(source: RegionModel, node: NodeProto) -> dict[str, list[int]]:
+def _list_window_defaults(source: RegionModel, node: NodeProto) -> dict[str, list[int]]:
     """Attributes of a convolution or a pooling whose defaults depend on its rank."""
     if node.op_type not in ("Conv", *(WINDOWS & POOLS)) or node.domain not in STANDARD:
         return {}
@@ -105,7 +105,7 @@ def _window(source: RegionModel, node: NodeProto) -> dict[str, list[int]]:
     return known | {name: ones for name in ("strides", "dilations") if kernel and name in allowed}
 
 
-def _leave_out(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _omit_defaults(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     defined = schema(node.op_type, source.opset, node.domain)
     if defined is None:
         return ""
@@ -161,4 +161,11 @@ def _compute(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     yield "floating constants computed at run time, so that nothing is folded", new.model()
 
 
-FORMS = [_broadcast(full=False), _broadcast(full=True), _axes, _write, _fill, _leave_out]
+FORMS = [
+    _broadcast(full=False),
+    _broadcast(full=True),
+    _rewrite_axes,
+    _write,
+    _fill,
+    _omit_defaults,
+]

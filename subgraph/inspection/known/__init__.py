@@ -167,10 +167,10 @@ def entries(
     homes = (sorted(home.glob(f"{runtime}/*.toml")) for home in (HOME, *folders))
     for file in flatten(homes):
         try:
-            text = _text(file)
+            text = _format_text(file)
             named = OPERATOR.search(text)
             if operators is None or named is None or named[1] in operators:
-                entry = _entry(file, text)
+                entry = _parse_entry(file, text)
                 found[entry.path] = entry
             else:
                 found.pop(f"{file.parent.name}/{file.stem}", None)
@@ -185,17 +185,17 @@ def read(file: Path) -> Entry:
     Raises:
         InputError: The file cannot be read, or is not an entry.
     """
-    return _entry(file, _text(file))
+    return _parse_entry(file, _format_text(file))
 
 
-def _text(file: Path) -> str:
+def _format_text(file: Path) -> str:
     try:
         return read_text(file)
     except (OSError, ValueError) as e:
         raise InputError(f"it cannot be read: {e}", code="known.unreadable") from e
 
 
-def _entry(file: Path, text: str) -> Entry:
+def _parse_entry(file: Path, text: str) -> Entry:
     try:
         table = parse_toml(text)
     except ValueError as e:

@@ -226,15 +226,15 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
                 "it needs a function check(context)",
                 code="plugin.no-function",
             )
-    skipped = {_canonical(name) for name in ignore}
+    skipped = {_get_canonical(name) for name in ignore}
     return [
         name
-        for name in dict.fromkeys(map(_canonical, only or plugins.names("lint")))
+        for name in dict.fromkeys(map(_get_canonical, only or plugins.names("lint")))
         if name not in skipped
     ]
 
 
-def _canonical(name: str) -> str:
+def _get_canonical(name: str) -> str:
     return name if name.endswith(".py") else name.replace("_", "-")
 
 
@@ -340,7 +340,7 @@ def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
             LintFinding(
                 i.rule,
                 i.severity,
-                _finding_node(context.graph, i.node),
+                _make_finding_node(context.graph, i.node),
                 i.tensor,
                 i.reason,
                 i.fix,
@@ -352,7 +352,7 @@ def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
     )
 
 
-def _finding_node(graph: Graph, node: LintNode | None) -> FindingNode | None:
+def _make_finding_node(graph: Graph, node: LintNode | None) -> FindingNode | None:
     if node is None:
         return None
     place = None if node.top is None else find_source(graph, node.top)

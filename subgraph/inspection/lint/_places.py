@@ -132,9 +132,11 @@ class Scope:
     def constant(self, name: str) -> Array | None:
         """Return the value of a small weight, or of a Constant node."""
         if maker := self.makers.get(name):
-            return _small_array(_value(maker) if maker.is_op("Constant") else None, self.graph)
+            return _read_small_array(
+                _get_value(maker) if maker.is_op("Constant") else None, self.graph
+            )
         if name in self.weights:
-            return _small_array(self.weights[name], self.graph)
+            return _read_small_array(self.weights[name], self.graph)
         return self.outer.constant(name) if self.outer and name not in self.inputs else None
 
 
@@ -221,7 +223,7 @@ class LintNode:
 # ------------------------------------------------------------ constants
 
 
-def _small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
+def _read_small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
     """Return the numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be
     read."""
     if tensor is None or not dtypes.bits_of_number(tensor.data_type):
@@ -316,7 +318,7 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
         for node in scope.nodes
         if node.is_op("Constant", "ConstantOfShape")
         and node.output(0)
-        and (tensor := _value(node)) is not None
+        and (tensor := _get_value(node)) is not None
     ]
     for name, tensor in tensors:
         dtype = dtypes.name_of(tensor.data_type)
@@ -326,7 +328,7 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
                 yield Numbers(name, dtype, readers, measure_tensor(tensor, scope.graph.path))
 
 
-def _value(node: LintNode) -> protobuf.TensorProto | None:
+def _get_value(node: LintNode) -> protobuf.TensorProto | None:
     """Return the value of a Constant, or the element of a ConstantOfShape."""
     attributes: Iterable[protobuf.AttributeProto] = node.proto.attribute
     for a in attributes:

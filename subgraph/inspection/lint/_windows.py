@@ -52,7 +52,7 @@ class Window:
 def windows(node: LintNode) -> list[Window] | None:
     """Return the windows of the spatial axes; None if they are unknown or contradictory."""
     shape = node.shape(node.input(0))
-    kernel = node.attribute("kernel_shape") or _kernel_of_weight(node)
+    kernel = node.attribute("kernel_shape") or _find_kernel_of_weight(node)
     if not kernel or (shape is not None and len(shape) != len(kernel) + 2):
         return None
     rank = len(kernel)
@@ -67,28 +67,28 @@ def windows(node: LintNode) -> list[Window] | None:
         return None
     pairs = list(zip(pads[:rank], pads[rank:], strict=True))
     rows = zip(sizes, kernel, strides, dilations, pairs, strict=True)
-    return [_window(*row, auto) for row in rows]
+    return [_find_window(*row, auto) for row in rows]
 
 
-def _kernel_of_weight(node: LintNode) -> list[int] | None:
+def _find_kernel_of_weight(node: LintNode) -> list[int] | None:
     """Return the kernel of a convolution without `kernel_shape`."""
     k = 3 if node.op == "QLinearConv" else 1
     shape = node.shape(node.input(k)) if node.op in WINDOWS - POOLS else None
     return shape[2:] if shape and all(isinstance(d, int) for d in shape[2:]) else None
 
 
-def _window(
+def _find_window(
     size: Any, kernel: int, stride: int, dilation: int, pads: tuple[int, int], auto: str
 ) -> Window:
     size = size if isinstance(size, int) else None
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        pads = _same_pads(size, kernel, stride, dilation, auto) or (0, 0)
+        pads = _compute_same_pads(size, kernel, stride, dilation, auto) or (0, 0)
     elif auto == "VALID":
         pads = (0, 0)
     return Window(size, kernel, stride, dilation, *pads, auto)
 
 
-def _same_pads(
+def _compute_same_pads(
     size: int | None, kernel: int, stride: int, dilation: int, auto: str
 ) -> tuple[int, int] | None:
     """Return the padding of SAME_UPPER or SAME_LOWER; None for an open size and a larger stride."""

@@ -75,7 +75,7 @@ def _resize(graph: Graph, sizes: Shapes) -> Graph:
 def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
     """Run at the user's sizes, or likely ones; then with another size of each open dimension."""
     chosen = context.feeding if context.feeding and not context.feeding.is_default else None
-    likely = Feeding(shapes=_likely_sizes(context.graph), seed=context.seed)
+    likely = Feeding(shapes=_guess_sizes(context.graph), seed=context.seed)
     first = _run(context, context.graph, chosen or likely)
     if isinstance(first, SubcutError):
         if chosen and isinstance(first, InputError):
@@ -86,7 +86,7 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
     changed = [d for d in dims if d.input in fed]
     sizes = {d.input: fed[d.input] for d in changed}
     for d in changed:
-        sizes[d.input][d.axis] = _other_size(sizes[d.input][d.axis])
+        sizes[d.input][d.axis] = _choose_other_size(sizes[d.input][d.axis])
     reason = "fails with {}, though these dimensions are declared open"
     severity = WARNING
     if _may_depend(changed):
@@ -114,12 +114,12 @@ def _try(
         reason = reason.format(text)
         if failures := measure(graph, context.made, feeding).failures:
             node = context.at(context.graph.maker[failures[0].tensor])
-            yield LintIssue(severity, node, f"{reason}: {_short(failures[0].what)}", FIX)
+            yield LintIssue(severity, node, f"{reason}: {_shorten_message(failures[0].what)}", FIX)
         else:
             yield make_unchecked(f"{reason}, but each tensor alone can be had")
 
 
-def _likely_sizes(graph: Graph) -> Sizes:
+def _guess_sizes(graph: Graph) -> Sizes:
     """Return sizes for open dimensions: a batch of one, images of 224×224 with three channels."""
     sizes = {}
     of_symbol: dict[str, int] = {}
@@ -135,10 +135,10 @@ def _likely_sizes(graph: Graph) -> Sizes:
     return sizes
 
 
-def _other_size(size: int) -> int:
+def _choose_other_size(size: int) -> int:
     """Return a smaller size, which exceeds no table of positions, with the same factors of two.
 
-    >>> [_other_size(n) for n in (1, 2, 16, 77, 224, 640)]
+    >>> [_choose_other_size(n) for n in (1, 2, 16, 77, 224, 640)]
     [2, 1, 8, 76, 192, 512]
     """
     if size < 2:
@@ -166,7 +166,7 @@ def _run(context: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensor
     return measured
 
 
-def _short(message: str) -> str:
+def _shorten_message(message: str) -> str:
     """Return a runtime's message without its prefix and its source file."""
     text = message.rpartition("Status Message: ")[2].rpartition(") ")[2] or message
     return shorten(clean(text).strip(), 160)

@@ -19,8 +19,8 @@ def check(context: LintContext) -> Issues:
         axes = windows(node) or []
         over = list(hanging(axes))
         if any(w.size is not None for w in over):
-            up = _sizes(axes, ceil=True)
-            down = _sizes(axes, ceil=False)
+            up = _format_sizes(axes, ceil=True)
+            down = _format_sizes(axes, ceil=False)
             reason = (
                 f"ceil_mode=1 makes the output {up}: targets that ignore it round down to {down}"
             )
@@ -33,5 +33,5 @@ def check(context: LintContext) -> Issues:
             yield note(node, reason, FIX)
 
 
-def _sizes(axes: list[Window], *, ceil: bool) -> str:
+def _format_sizes(axes: list[Window], *, ceil: bool) -> str:
     return text([n for w in axes if (n := w.outputs(ceil=ceil)) is not None])

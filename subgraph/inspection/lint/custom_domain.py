@@ -49,11 +49,11 @@ def check(context: LintContext) -> Issues:
             yield note(
                 node, "calls a model-local function, which many converters do not look into", INLINE
             )
-        elif node.domain and (issue := _foreign(node, backend)):
+        elif node.domain and (issue := _check_foreign(node, backend)):
             yield issue
 
 
-def _foreign(node: LintNode, backend: str) -> LintIssue | None:
+def _check_foreign(node: LintNode, backend: str) -> LintIssue | None:
     """Return the issue of a node of another domain; None if the backend has its operator."""
     domain = clean(node.domain)
     if domain == TFLITE:  # subcut's form of a .tflite, which is no ONNX model
@@ -66,7 +66,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
         )
         return note(node, reason, "run this part on the host, or cut the model in front of it")
     if domain.startswith(MICROSOFT):
-        has = _imports(node.op if domain == MICROSOFT[0] else "", backend)
+        has = _list_importers(node.op if domain == MICROSOFT[0] else "", backend)
         fix = "export without onnxruntime's optimizations (or quantize in the QDQ form)"
         return (
             warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix)
@@ -81,7 +81,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
     )
 
 
-def _imports(op: str, backend: str) -> str:
+def _list_importers(op: str, backend: str) -> str:
     """Return the runtimes that import an operator of onnxruntime; "" if this backend does."""
     importing = [release for release, ops in IMPORTED.items() if op in ops.split()]
     own = [release for release in IMPORTED if release.partition(" ")[0] == backend]

@@ -30,7 +30,7 @@ class Stage:
 def check(context: LintContext) -> Issues:
     """Yield an issue for each input that first nodes and options shift or divide twice."""
     for name in context.graph.inputs:
-        stages = list(_stages(context.scopes[0], name))
+        stages = list(_iter_stages(context.scopes[0], name))
         shifts = [s for s in stages if s.shifts]
         scales = [s for s in stages if abs(s.factor) < FROM_PIXELS]
         for kind, same in (("subtracted", shifts), ("divided by 64 or more", scales)):
@@ -61,18 +61,18 @@ def _name_options(
         )
 
 
-def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
+def _iter_stages(scope: Scope, tensor: str) -> Iterator[Stage]:
     """Yield the steps with constants after a model input, up to another operator or a branch."""
     while len(readers := scope.readers.get(tensor, [])) == 1:
         node = readers[0]
-        if node.is_op("Sub", "Add", "Mul", "Div") and (stage := _stage(node, tensor)):
+        if node.is_op("Sub", "Add", "Mul", "Div") and (stage := _find_stage(node, tensor)):
             yield stage
         elif not node.is_op(*CARRIERS) or node.input(0) != tensor:
             return
         tensor = node.output(0)
 
 
-def _stage(node: LintNode, tensor: str) -> Stage | None:
+def _find_stage(node: LintNode, tensor: str) -> Stage | None:
     """Return the step of a node with one constant, or one per channel; None for any other."""
     left = node.input(0) == tensor
     other = node.constant(1 if left else 0)

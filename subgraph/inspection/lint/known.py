@@ -55,11 +55,11 @@ class Alike:
         left = self._nodes
         kinds = ["", *FACTS]
         for key in sorted(when, key=lambda key: kinds.index(_find_kind(key))):
-            having = self._having(key).get(when[key], set()) if left else ()
+            having = self._group_by_fact(key).get(when[key], set()) if left else ()
             left = {node: None for node in left if node in having}
         return left
 
-    def _having(self, key: str) -> Mapping[str | None, set[LintNode]]:
+    def _group_by_fact(self, key: str) -> Mapping[str | None, set[LintNode]]:
         """Return the nodes by their fact of a key."""
         if key not in self._by_value:
             by_fact = group_values((_find_fact(node, key), node) for node in self._nodes)
@@ -78,12 +78,12 @@ def _find_fact(node: LintNode, key: str) -> str | None:
     if kind := _find_kind(key):
         return FACTS[kind](node, key.removeprefix(kind).strip())
     value = node.attribute(key, ABSENT)
-    return (_default(node, key) if value is ABSENT else _text(value)) or None
+    return (_format_default(node, key) if value is ABSENT else _format_value(value)) or None
 
 
 def _is_set(node: LintNode, name: str) -> str | None:
-    text = _text(node.attribute(name))  # one that is absent is its default
-    is_usual = text == _default(node, name) or {*text.split(",")} == {ALONG_AXES.get(name)}
+    text = _format_value(node.attribute(name))  # one that is absent is its default
+    is_usual = text == _format_default(node, name) or {*text.split(",")} == {ALONG_AXES.get(name)}
     return "yes" if text and not is_usual else None
 
 
@@ -151,7 +151,7 @@ FACTS: dict[str, Callable[[LintNode, str], str | None]] = {
 }
 
 
-def _default(node: LintNode, name: str) -> str:
+def _format_default(node: LintNode, name: str) -> str:
     """Return the default of an attribute, as text; "" where it has none."""
     return _find_default(node.op, node.version or 0, node.domain, name)
 
@@ -163,15 +163,15 @@ def _find_default(op: str, version: int, domain: str, name: str) -> str:
         return ""
     default = formal.attributes[name].default_value
     field = VALUE_FIELDS.get(default.type, "")
-    return _text(getattr(default, field)) if field else ""
+    return _format_value(getattr(default, field)) if field else ""
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return an attribute's value; "" of a tensor, a graph, or none."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, (list, tuple)):
-        return ",".join(map(_text, value))
+        return ",".join(map(_format_value, value))
     return str(value) if isinstance(value, (int, str)) else ""

@@ -33,12 +33,12 @@ def check(context: LintContext) -> Issues:
         if version > target:
             for node in scope.nodes:
                 if not node.domain and operator(node.proto) not in functions:
-                    yield from _newer(node, version, target)
+                    yield from _check_newer(node, version, target)
 
 
-def _newer(node: LintNode, version: int, target: int) -> Issues:
+def _check_newer(node: LintNode, version: int, target: int) -> Issues:
     """Yield the reason why a valid node does not fit the target's opset."""
-    types = _types(node)
+    types = _find_types(node)
     reason = misfit(drop_defaults(node.proto), target, types)
     if reason and not misfit(node.proto, version, types):
         form = schema(node.op, version)
@@ -47,12 +47,12 @@ def _newer(node: LintNode, version: int, target: int) -> Issues:
         yield warning(
             node, reason, f"export with opset {target}, or write it in operators that {target} has"
         )
-    elif not reason and node.is_op(*MOVED) and target < SOFTMAX and _axis_matters(node):
+    elif not reason and node.is_op(*MOVED) and target < SOFTMAX and _depends_on_axis(node):
         reason = f"before opset {SOFTMAX} it means all axes from its own on, flattened into one"
         yield warning(node, reason, "transpose so that its axis is the last one, and name the axis")
 
 
-def _types(node: LintNode) -> dict[str, str]:
+def _find_types(node: LintNode) -> dict[str, str]:
     """Types of the tensors at the node, as schemas write them."""
     types = {}
     for name in filter(None, (*node.proto.input, *node.proto.output)):
@@ -63,7 +63,7 @@ def _types(node: LintNode) -> dict[str, str]:
     return types
 
 
-def _axis_matters(node: LintNode) -> bool:
+def _depends_on_axis(node: LintNode) -> bool:
     """Return whether the axis is another one than the last, or a default that differs."""
     axis = node.attribute("axis")
     shape = node.shape(node.input(0))

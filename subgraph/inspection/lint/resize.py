@@ -38,14 +38,14 @@ def check(context: LintContext) -> Issues:
         mode = node.attribute("mode", "nearest")
         coordinates = node.attribute("coordinate_transformation_mode", "half_pixel")
         is_old = (node.version or FIRST_OPSET) < FIRST_OPSET
-        scales = _scales(node)
+        scales = _find_scales(node)
         if is_old or mode is None or coordinates is None or (scales and set(scales) == {1.0}):
             continue
         if coordinates not in (*COMMON, *BILINEAR):
             reason = f"coordinate mode {coordinates}, which few targets have: others resize"
             yield warning(node, f"{reason} the whole input", CROP)
         elif mode == "nearest":
-            yield from _nearest(node, coordinates, scales)
+            yield from _check_nearest(node, coordinates, scales)
         elif coordinates not in COMMON:
             reason = (
                 f"{mode} with {coordinates}{BILINEAR[coordinates]}: targets that compute half_pixel"
@@ -58,7 +58,7 @@ def check(context: LintContext) -> Issues:
             yield note(node, f"{reason}, TensorFlow and PIL -0.5", LINEAR)
 
 
-def _scales(node: LintNode) -> list[float] | None:
+def _find_scales(node: LintNode) -> list[float] | None:
     """Return the scales, of the axes that are listed or of the spatial ones; None if they are
     unknown."""
     given = node.constant(2)
@@ -72,7 +72,7 @@ def _scales(node: LintNode) -> list[float] | None:
     return [size / old for old, size in zip(before, after, strict=True)]
 
 
-def _nearest(node: LintNode, mode: str, scales: Sequence[float] | None) -> Issues:
+def _check_nearest(node: LintNode, mode: str, scales: Sequence[float] | None) -> Issues:
     """Compare with asymmetric and floor, which equals half_pixel for whole scales."""
     rounding = node.attribute("nearest_mode", "round_prefer_floor")
     are_whole = scales is not None and all(scale.is_integer() for scale in scales)

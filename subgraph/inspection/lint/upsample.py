@@ -17,7 +17,7 @@ def check(context: LintContext) -> Issues:
         if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:
             continue
         mode = node.attribute("mode", "nearest")
-        whole = _whole(node)
+        whole = _are_whole(node)
         is_upsample = node.op == "Upsample"
         kind = "Upsample is deprecated since opset 10" if is_upsample else "Resize of opset 10"
         if mode == "nearest" and whole:
@@ -30,7 +30,7 @@ def check(context: LintContext) -> Issues:
             yield warning(node, f"{reason} (mode {mode})", FIX)
 
 
-def _whole(node: LintNode) -> bool:
+def _are_whole(node: LintNode) -> bool:
     """Return whether all scales are known whole numbers."""
     values = np.asarray(node.attribute("scales", node.constant(1)))
     known = values.ndim == 1 and values.size > 0 and values.dtype.kind in "fiu"

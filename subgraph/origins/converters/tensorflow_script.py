@@ -67,12 +67,12 @@ def convert(model: Path, target: str) -> None:
             inputs, outputs = ends(graph_def(path))
             words += ["--inputs", ",".join(inputs), "--outputs", ",".join(outputs)]
         if kind == SAVED_MODEL:
-            words += ["--signature_def", _signature(path)[0]]
+            words += ["--signature_def", _find_signature(path)[0]]
         sys.argv = ["tf2onnx", *words, "--output", target]
         tf2onnx.main()
 
 
-def _signature(model: str) -> tuple[str, Any, Any]:
+def _find_signature(model: str) -> tuple[str, Any, Any]:
     """Return (name, function, what holds its variables) of the signature that is served, else of
     the first one."""
     import tensorflow as tf
@@ -120,7 +120,7 @@ def _open_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
     import tensorflow as tf
     from tf2onnx import tf_loader
 
-    name, signature, kept = _signature(model)
+    name, signature, kept = _find_signature(model)
     specs = signature.structured_input_signature[1]
     graph, placeholders, *_ = tf_loader.from_saved_model(model, None, None, signatures=[name])
     own = {name: f"{spec.name}:0" for name, spec in specs.items()}
@@ -129,7 +129,7 @@ def _open_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
         outputs = signature(**{name: tf.constant(value) for name, value in fed.items()})
         known = set(own.values()) == set(placeholders)
         inner = (
-            _in_session(graph, tensors, {own[name]: value for name, value in fed.items()})
+            _run_in_session(graph, tensors, {own[name]: value for name, value in fed.items()})
             if known
             else {}
         )
@@ -147,13 +147,13 @@ def _open_graph(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
     inputs, outputs = ends(graph)
 
     def compute(fed: Values) -> tuple[Values, Values]:
-        values = _in_session(graph, [*outputs, *tensors], fed)
+        values = _run_in_session(graph, [*outputs, *tensors], fed)
         return {name: values[name] for name in outputs if name in values}, values
 
     return dict.fromkeys(inputs, ("", None)), compute
 
 
-def _in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[str, Any]:
+def _run_in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[str, Any]:
     """Those of the tensors that the graph has, in one run."""
     import tensorflow as tf
 

@@ -106,23 +106,23 @@ class _SubgraphReader:
 
     def read(self, name: str) -> ModelProto:
         """Return the ONNX model."""
-        nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
+        nodes = [self._make_node(k, op) for k, op in enumerate(self.operators)]
         read = set(flatten(node.input for node in nodes))
         weights = [
             helper.make_tensor(
                 n,
-                _find_onnx_type(self._type(k)),
+                _find_onnx_type(self._name_type(k)),
                 _list_numbers(self.tensors[k].shape),
-                self._data(k).tobytes(),
+                self._read_data(k).tobytes(),
                 raw=True,
             )
             for k, n in enumerate(self.names)
             if n in read and k not in self.made
         ]
-        inputs = [self._info(k) for k in _list_numbers(self.graph.inputs)]
-        outputs = [self._info(k) for k in _list_numbers(self.graph.outputs)]
+        inputs = [self._make_info(k) for k in _list_numbers(self.graph.inputs)]
+        outputs = [self._make_info(k) for k in _list_numbers(self.graph.outputs)]
         ends = {v.name for v in (*inputs, *outputs)}
-        infos = [self._info(k) for k in sorted(self.made) if self.names[k] not in ends]
+        infos = [self._make_info(k) for k in sorted(self.made) if self.names[k] not in ends]
         graph = helper.make_graph(nodes, name, inputs, outputs, value_info=infos)
         graph.initializer.extend(weights)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(TFLITE, 1)]
@@ -130,16 +130,18 @@ class _SubgraphReader:
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=TFLITE_PRODUCER
         )
 
-    def _node(self, number: int, op: Any) -> NodeProto:
+    def _make_node(self, number: int, op: Any) -> NodeProto:
         code = self.model.operatorCodes[op.opcodeIndex]
         kind, where = self._check(number, op)
         inputs = _list_numbers(op.inputs)
         outputs = _list_numbers(op.outputs)
         if odd := [
-            k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")
+            k
+            for k in (*inputs, *outputs)
+            if k >= 0 and self._name_type(k) in ("RESOURCE", "VARIANT")
         ]:
             raise CannotCarry(f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor")
-        attributes: JsonObject = {"operator": self._alone(op, code)}
+        attributes: JsonObject = {"operator": self._write_alone(op, code)}
         for word, ports in (("input_", inputs), ("", outputs)):
             scales = [self._scale(k) for k in ports]
             if any(step for step, _ in scales):
@@ -151,7 +153,7 @@ class _SubgraphReader:
             attributes["activation"] = _ACTIVATIONS.get(fused, "unknown")
         return helper.make_node(
             kind,
-            [self.names[k] if k >= 0 and not self._private(k) else "" for k in inputs],
+            [self.names[k] if k >= 0 and not self._owns_tensor(k) else "" for k in inputs],
             [self.names[k] for k in outputs],
             name=self.names[outputs[0]] if outputs else f"{kind}_{number}",
             domain=TFLITE,
@@ -185,7 +187,7 @@ class _SubgraphReader:
                 waiting += inner
         return found
 
-    def _alone(self, op: Any, code: Any) -> bytes:
+    def _write_alone(self, op: Any, code: Any) -> bytes:
         """Return a .tflite of this operator; it holds the constants that ONNX has no type for, and
         the subgraphs it runs."""
         used = flatten(map(_list_numbers, (op.inputs, op.outputs, op.intermediates)))
@@ -199,7 +201,7 @@ class _SubgraphReader:
             tensor = schema.TensorT.InitFromPackedBuf(_pack(self.tensors[k]), 0)
             tensor.name = self.names[k].encode()
             tensor.buffer = 0
-            if k not in self.made and self._private(k) and len(data := self._data(k)):
+            if k not in self.made and self._owns_tensor(k) and len(data := self._read_data(k)):
                 tensor.buffer = len(buffers)
                 buffers.append(_make_buffer(data))
             tensors.append(tensor)
@@ -222,24 +224,24 @@ class _SubgraphReader:
         _renumber_ports(own, numbers.__getitem__)
         return _pack_model(codes, tensors, own.inputs, own.outputs, [own], buffers, others)
 
-    def _private(self, k: int) -> bool:
+    def _owns_tensor(self, k: int) -> bool:
         """Return whether an operator owns a tensor: state, or a constant of no form in ONNX."""
         if k in self.made:
             return False
         tensor = self.tensors[k]
-        kind = self._type(k)
+        kind = self._name_type(k)
         if tensor.isVariable or tensor.sparsity is not None or kind not in _WHOLE_BYTES:
             return True
         return math.prod(_list_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(
             _find_onnx_type(kind)
-        ).itemsize != len(self._data(k))
+        ).itemsize != len(self._read_data(k))
 
-    def _data(self, k: int) -> Array:
+    def _read_data(self, k: int) -> Array:
         return _read_values(self.model, self.bytes, self.tensors[k])
 
-    def _info(self, k: int) -> ValueInfoProto:
+    def _make_info(self, k: int) -> ValueInfoProto:
         tensor = self.tensors[k]
-        if self._type(k) in ("RESOURCE", "VARIANT"):
+        if self._name_type(k) in ("RESOURCE", "VARIANT"):
             raise CannotCarry(f"'{self.names[k]}' is a resource, not a tensor")
         dims: list[Any] = _list_numbers(tensor.shape)
         signature = _list_numbers(tensor.shapeSignature)
@@ -250,10 +252,10 @@ class _SubgraphReader:
             ]
         unknown = not dims and not tensor.hasRank and k not in _list_numbers(self.graph.inputs)
         return helper.make_tensor_value_info(
-            self.names[k], _find_onnx_type(self._type(k)), None if unknown else dims
+            self.names[k], _find_onnx_type(self._name_type(k)), None if unknown else dims
         )
 
-    def _type(self, k: int) -> str:
+    def _name_type(self, k: int) -> str:
         return str(_TYPES[self.tensors[k].type])
 
     def _scale(self, k: int) -> tuple[float, int]:

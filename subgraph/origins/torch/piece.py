@@ -78,13 +78,13 @@ class ExportedModel:
                 " translation",
                 code="torch.inside-operator",
             )
-        fed = {self._value(name) for name in inputs}
+        fed = {self._number_value(name) for name in inputs}
 
         def select(names: Iterable[str]) -> list[str]:
             return [n for n in names if self._number[n] not in fed and n not in self._weights]
 
         steps = reach(
-            select(self.places[name][0] for name in outputs if self._value(name) not in fed),
+            select(self.places[name][0] for name in outputs if self._number_value(name) not in fed),
             lambda name: select(node.name for node in self._nodes[name].all_input_nodes),
         )
         if across := sorted(name for name in steps if self._nodes[name].op == "placeholder"):
@@ -101,7 +101,9 @@ class ExportedModel:
             Refused: a value has another type or shape than the program was exported for.
         """
         torch = programs.import_torch()
-        fed = {self._value(name): self._convert(name, feeds.get(name)) for name in piece.inputs}
+        fed = {
+            self._number_value(name): self._convert(name, feeds.get(name)) for name in piece.inputs
+        }
         interpreter = torch.fx.Interpreter(self._program.graph_module)
         with torch.no_grad():
             for name, node in self._nodes.items():
@@ -114,7 +116,7 @@ class ExportedModel:
         results = {}
         for output in piece.outputs:
             name, position = self.places[output]
-            number = self._value(output)
+            number = self._number_value(output)
             value = (
                 fed[number]
                 if number in fed
@@ -147,7 +149,7 @@ class ExportedModel:
             )
         return tensor.to(known.device)
 
-    def _value(self, tensor: str) -> int:
+    def _number_value(self, tensor: str) -> int:
         """Return the number of a tensor's value."""
         name, position = self.places[tensor]
         number = self._number[name]

@@ -357,7 +357,7 @@ class _Recorder:
         handles = []
         for part in self._module.modules():
             handles.append(part.register_forward_pre_hook(self._enter))
-            handles.append(part.register_forward_hook(self._leave, always_call=True))
+            handles.append(part.register_forward_hook(self._leave_module, always_call=True))
         try:
             yield
         finally:
@@ -371,7 +371,7 @@ class _Recorder:
         times = self._times[scope] = self._times.get(scope, -1) + 1
         self._stack.append((f"{scope}_{times}" if times else scope, path))
 
-    def _leave(self, part: Any, args: Any, result: Any) -> None:
+    def _leave_module(self, part: Any, args: Any, result: Any) -> None:
         scope, path = self._stack.pop()
         if not path or not isinstance(result, programs.import_torch().Tensor):
             return

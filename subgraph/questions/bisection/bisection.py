@@ -153,8 +153,9 @@ class Bisection:
         if findings.stopped and not any(
             step.query.kind is QueryKind.WHOLE for step in progress.steps
         ):
+            distance = _describe_distance_of_whole(trials)
             raise OutOfTime(
-                f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}",
+                f"{findings.stopped} before the whole model was judged{distance}",
                 "the same command with more time",
                 code="time.used-up",
             )
@@ -165,7 +166,7 @@ class Bisection:
             interim,
             power,
             [*prepared.notes, age(interim.trials)],
-            _stale_notes(self.options, interim, place),
+            _list_stale_notes(self.options, interim, place),
         )
         progress.result = _save(self, interim, document, place)
 
@@ -331,7 +332,7 @@ def _describe(
         notes=[*options.notes, *filter(None, notes), *last_notes],
         within=options.within,
     )
-    other_model = _costs_of_own_model(interim)
+    other_model = _measure_own_model(interim)
     pieces = settlement.explanation or None
     whole = replace(document.whole, pieces=pieces, precise=interim.precise, power=power)
     return replace(
@@ -356,7 +357,7 @@ def _measure_power(bisection: Bisection, interim: Interim) -> PowerDocument | No
     return power if power and power.planted else None
 
 
-def _stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace) -> list[str]:
+def _list_stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace) -> list[str]:
     """Return a note if an earlier result of the same request contradicts this one."""
     source = case.source_of(interim.trials.graph)
     if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
@@ -366,7 +367,7 @@ def _stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace
     return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
 
 
-def _distance_of_whole(trials: Trials) -> str:
+def _describe_distance_of_whole(trials: Trials) -> str:
     """Return a clause with the error of the full model, which takes no noise, where the candidate
     has run it; else ""."""
     judge = trials.judge.ignore_evidence().with_criterion("numpy")
@@ -376,7 +377,7 @@ def _distance_of_whole(trials: Trials) -> str:
     return f": {verdict.why}" if verdict and verdict.fails else ""
 
 
-def _costs_of_own_model(interim: Interim) -> OtherModel | None:
+def _measure_own_model(interim: Interim) -> OtherModel | None:
     """Return the matches of the candidate's own model with the reference's, and the error of each
     piece, as far as the time allows."""
     other = interim.trials.runtime.own_model

@@ -86,7 +86,7 @@ def describe(
     forms = oracle.trials.runner.forms
     code = max(exit_code(findings), int(forms.only_pinned))
     first = next((s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE), None)
-    whole = first if findings.outcome is Outcome.UNRESOLVED else _whole_verdict(steps)
+    whole = first if findings.outcome is Outcome.UNRESOLVED else _find_whole_verdict(steps)
     profile = _profile(oracle, steps)
     assert whole
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
@@ -106,17 +106,17 @@ def describe(
             *trials.model.choice.sentences,
             *iter_mute_notes(whole),
             *iter_conversions(trials.judge, result),
-            *_scope_notes(findings, looked_at, whole),
+            *_iter_scope_notes(findings, looked_at, whole),
             *notes,
-            *_notes(oracle, findings),
+            *_iter_notes(oracle, findings),
             *(iter_far_constants(trials) if whole.agrees else ()),
             *(iter_hidden_errors(trials) if whole.agrees else ()),
         ],
         report=None,
         model=describe_model(graph),
         setup=document.SearchSetup(
-            candidate=_candidate(trials.judge),
-            reference=_reference(oracle),
+            candidate=_describe_candidate(trials.judge),
+            reference=_describe_reference(oracle),
             criterion=criterion,
             samples=trials.values.labels,
             outputs=trials.model.choice.document(),
@@ -132,7 +132,9 @@ def describe(
             outcome="pinned" if forms.only_pinned and not exit_code(findings) else findings.outcome,
             steps=list(_steps(oracle, steps)),
             alone=[
-                document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share_of_model, None)
+                document.Irrelevant(
+                    o.signature, *_list_nodes(oracle, o.items), o.share_of_model, None
+                )
                 for o in findings.irrelevant
             ],
             complete=_is_complete(findings, within) or None,
@@ -141,10 +143,12 @@ def describe(
         findings=(
             []
             if findings.outcome is Outcome.UNRESOLVED and whole.is_mute
-            else [_finding(oracle, findings, k, steps) for k in range(len(findings.findings))]
+            else [
+                _describe_finding(oracle, findings, k, steps) for k in range(len(findings.findings))
+            ]
         ),
         cost=_describe_cost(trials, findings, seconds),
-        environment=_environment(oracle),
+        environment=_describe_environment(oracle),
     )
 
 
@@ -159,14 +163,14 @@ def _describe_cost(trials: Trials, findings: Findings, seconds: float) -> docume
     )
 
 
-def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
+def _list_nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
     """Labels, indices and operators of the nodes of some items."""
     graph = oracle.graph
     nodes = oracle.indices(items)
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
-def _candidate(judge: Judge) -> RuntimeDocument:
+def _describe_candidate(judge: Judge) -> RuntimeDocument:
     candidate = judge.runtime.candidate
     info = judge.runtime.about
     options = {
@@ -177,7 +181,7 @@ def _candidate(judge: Judge) -> RuntimeDocument:
     )
 
 
-def _reference(oracle: NodeOracle) -> RuntimeDocument:
+def _describe_reference(oracle: NodeOracle) -> RuntimeDocument:
     identity = oracle.trials.model.reference.identity()
     backend = Path(identity["backend"]).name
     given = identity["options"]
@@ -193,7 +197,7 @@ def _shorten_path(file: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-def _environment(oracle: NodeOracle) -> document.RunEnvironment:
+def _describe_environment(oracle: NodeOracle) -> document.RunEnvironment:
     packages = versions()
     subcut = packages.pop("subcut")
     python = packages.pop("python")
@@ -203,7 +207,7 @@ def _environment(oracle: NodeOracle) -> document.RunEnvironment:
     )
 
 
-def _scope_notes(
+def _iter_scope_notes(
     findings: Findings, looked_at: document.LookedAt, whole: Verdict | None
 ) -> Iterator[str]:
     """Yield what follows if the outputs and the searched nodes are not alike."""
@@ -225,7 +229,7 @@ def _is_complete(findings: Findings, within: str) -> bool:
     return is_wrong and findings.complete and bool(within or findings.signature)
 
 
-def _notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
+def _iter_notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     if oracle.trials.runtime.about.caveat:
         yield oracle.trials.runtime.about.caveat
     for text, items in findings.notes:
@@ -235,7 +239,7 @@ def _notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
             "the fault vanishes when intermediate tensors are read: fusion changes when they are"
             " outputs"
         )
-    yield from _nondeterministic(oracle, findings)
+    yield from _iter_nondeterminism(oracle, findings)
     if findings.budget_spent:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
     for observation in findings.unresolved[:MAX_UNRESOLVED]:
@@ -243,7 +247,7 @@ def _notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
         yield f"{place}, {observation.signature or 'unknown'}: {observation.why}"
 
 
-def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
+def _iter_nondeterminism(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     """Yield a note if verdicts are the same from run to run and values are not."""
     if any(f.kind is FindingKind.FLAKY for f in findings.findings):
         return
@@ -268,7 +272,7 @@ def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.Profile
     rows: dict[str, document.ProfileRow] = {}
     for j in verdict.outputs:
         i = graph.maker[j.name]
-        error = _error(j)
+        error = _find_error(j)
         if j.name not in rows or (error or 0) > (rows[j.name].error or 0):
             rows[j.name] = document.ProfileRow(
                 i, graph.label(i), graph.ops[i], j.name, error, j.status
@@ -276,29 +280,29 @@ def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.Profile
     return sorted(rows.values(), key=lambda row: graph.rank[row.index])
 
 
-def _error(judgement: Judgement | None) -> float | None:
+def _find_error(judgement: Judgement | None) -> float | None:
     error = judgement.errors.get("max_rel") if judgement else None
     return None if error is None or math.isnan(error) else error
 
 
-def _worst_error(verdict: Verdict | None) -> float | None:
-    return _error(verdict.worst if verdict else None)
+def _find_worst_error(verdict: Verdict | None) -> float | None:
+    return _find_error(verdict.worst if verdict else None)
 
 
 def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepDocument]:
     remaining = Remaining(oracle.size)
     for step in steps:
         remaining.add(step, oracle.indices(step.items))
-        labels, nodes, _ = _nodes(oracle, step.items)
+        labels, nodes, _ = _list_nodes(oracle, step.items)
         answer = step.answer
-        form = _form(oracle, step)
+        form = _find_form(oracle, step)
         words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
         words += ["in one model with others"] if step.query.pool else []
         yield document.StepDocument(
             number=step.number,
             status=step.outcome,
             signature=answer.signature,
-            error=_worst_error(answer.verdict),
+            error=_find_worst_error(answer.verdict),
             explains=answer.share.of_target,
             seconds=round(answer.seconds, 6),
             changed=remaining.describe_progress(step),
@@ -317,7 +321,7 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
         )
 
 
-def _form(oracle: NodeOracle, step: Step) -> Form:
+def _find_form(oracle: NodeOracle, step: Step) -> Form:
     """Return the form of the model in a step."""
     trials = oracle.trials
     if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
@@ -325,7 +329,7 @@ def _form(oracle: NodeOracle, step: Step) -> Form:
     return Form.PINNED if len(step.items) == len(oracle.groups) else Form.CUT
 
 
-def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
+def _find_whole_verdict(steps: Sequence[Step]) -> Verdict | None:
     """Return the first failing verdict on the full model, or the first one if none fails."""
     verdicts = [
         s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE and s.answer.verdict
@@ -348,12 +352,12 @@ def _find_isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict |
 # ------------------------------------------------------------ findings
 
 
-def _finding(
+def _describe_finding(
     oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]
 ) -> document.FindingDocument:
     finding = findings.findings[rank]
     kind = finding.kind
-    labels, nodes, ops = _nodes(oracle, finding.items)
+    labels, nodes, ops = _list_nodes(oracle, finding.items)
     region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
     makers = []
@@ -364,7 +368,7 @@ def _finding(
         labels = [graph.label(i) for i in nodes]
         ops = [graph.ops[i] for i in nodes]
     differences = find_differences(oracle.trials, region) if region else []
-    evidence = _evidence(oracle, findings, rank, steps, differences)
+    evidence = _collect_evidence(oracle, findings, rank, steps, differences)
     return document.FindingDocument(
         kind=kind,
         signature=finding.signature,
@@ -377,16 +381,17 @@ def _finding(
         place=document.FindingPlace(
             sources=find_sources(graph, nodes),
             constants=[graph.label(i) for i in makers] or None,
-            edge=_boundary(oracle, region) if region else None,
+            edge=_describe_boundary(oracle, region) if region else None,
             neighbours=surroundings(graph, nodes) if region else None,
-            alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
-            repeats=[document.RegionNodes(*_nodes(oracle, r)[:2]) for r in finding.repeats] or None,
-            of_kind=_kind(oracle, finding, findings.complete),
+            alike=_list_nodes(oracle, finding.alike)[0] if finding.alike else None,
+            repeats=[document.RegionNodes(*_list_nodes(oracle, r)[:2]) for r in finding.repeats]
+            or None,
+            of_kind=_find_kind(oracle, finding, findings.complete),
         ),
         run=_describe_run(oracle, finding, steps, region, verdict),
         effect=_describe_effect(oracle, finding),
         cause=document.FindingCause(
-            why=_why(oracle, finding),
+            why=_explain(oracle, finding),
             reason=finding.why if kind is FindingKind.UNRESOLVED else None,
             rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
             differences=differences[:MAX_DIFFERENCES] or None,
@@ -403,14 +408,14 @@ def _describe_run(
     verdict: Verdict | None,
 ) -> document.FindingRun:
     worst = verdict.worst if verdict else None
-    off, histogram = _differences(oracle, region, worst)
+    off, histogram = _count_differences(oracle, region, worst)
     is_flaky = finding.kind is FindingKind.FLAKY
     return document.FindingRun(
         verdict=verdict.document() if verdict else None,
-        worst=_worst(worst),
+        worst=_describe_worst(worst),
         off=off,
         histogram=histogram,
-        nearest=_nearest(oracle, finding, steps),
+        nearest=_find_nearest(oracle, finding, steps),
         reproduces=finding.reproduces,
         rate=finding.reproduces if is_flaky else None,
         runs=document.RunCounts(*finding.runs) if is_flaky else None,
@@ -423,11 +428,13 @@ def _describe_effect(oracle: NodeOracle, finding: Finding) -> document.FindingEf
     return document.FindingEffect(
         explains=finding.share_of_model,
         growth=[document.Grown(n, error) for n, error in finding.accumulation.growth],
-        contributors=list(_contributors(oracle, finding)),
+        contributors=list(_iter_contributors(oracle, finding)),
     )
 
 
-def _kind(oracle: NodeOracle, finding: Finding, is_complete: bool) -> document.KindDocument | None:
+def _find_kind(
+    oracle: NodeOracle, finding: Finding, is_complete: bool
+) -> document.KindDocument | None:
     """Return the operator of several regions that are one node each."""
     wrong = oracle.indices(flatten(finding.regions))
     if not finding.repeats or len(wrong) > len(finding.regions):
@@ -435,7 +442,7 @@ def _kind(oracle: NodeOracle, finding: Finding, is_complete: bool) -> document.K
     return describe_kind(oracle.graph, wrong, is_complete=is_complete)
 
 
-def _evidence(
+def _collect_evidence(
     oracle: NodeOracle,
     findings: Findings,
     rank: int,
@@ -447,7 +454,7 @@ def _evidence(
     finding = findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
     verdict = _find_isolated_verdict(finding, steps) if finding.items else None
-    verdict = _whole_verdict(steps) if whole else verdict
+    verdict = _find_whole_verdict(steps) if whole else verdict
     fails = verdict is not None and (verdict.fails or finding.kind is FindingKind.CULPRIT)
     if verdict is None or not fails or finding.kind is FindingKind.FLAKY or not oracle.cuts:
         return []
@@ -465,7 +472,7 @@ def _evidence(
         return [Evidence("conclusion", f"not known: {e.what}")]
 
 
-def _why(oracle: NodeOracle, finding: Finding) -> str:
+def _explain(oracle: NodeOracle, finding: Finding) -> str:
     def labels(items: Sequence[int]) -> str:
         return ", ".join(oracle.label(k) for k in items[:MAX_UNRESOLVED])
 
@@ -483,7 +490,7 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     return finding.why
 
 
-def _boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
+def _describe_boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
     records = oracle.trials.values.records[0]
 
     def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
@@ -495,16 +502,16 @@ def _boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
     return document.EdgeTensors(tensors(region.inputs), tensors(region.outputs))
 
 
-def _worst(judgement: Judgement | None) -> document.WorstElement | None:
+def _describe_worst(judgement: Judgement | None) -> document.WorstElement | None:
     if judgement is None or judgement.worst is None:
         return None
     worst = judgement.worst
     return document.WorstElement(
-        worst.index, worst.reference, worst.candidate, judgement.name, _error(judgement)
+        worst.index, worst.reference, worst.candidate, judgement.name, _find_error(judgement)
     )
 
 
-def _differences(
+def _count_differences(
     oracle: NodeOracle, region: Region | None, worst: Judgement | None
 ) -> tuple[document.Off | None, document.Histogram | None]:
     """Return the number of elements of the decisive output that differ, and by how much."""
@@ -526,21 +533,21 @@ def _differences(
     return document.Off(pair.changed, pair.size), histogram
 
 
-def _nearest(
+def _find_nearest(
     oracle: NodeOracle, finding: Finding, steps: Sequence[Step]
 ) -> document.Nearest | None:
     if finding.neighbor is None:
         return None
-    without, *_ = _nodes(oracle, [k for k in finding.items if k not in finding.neighbor])
-    labels, nodes, _ = _nodes(oracle, finding.neighbor)
+    without, *_ = _list_nodes(oracle, [k for k in finding.items if k not in finding.neighbor])
+    labels, nodes, _ = _list_nodes(oracle, finding.neighbor)
     step = next((s for s in steps if s.items == finding.neighbor and s.answer.verdict), None)
     return document.Nearest(
-        without, labels, nodes, _worst_error(step.answer.verdict if step else None)
+        without, labels, nodes, _find_worst_error(step.answer.verdict if step else None)
     )
 
 
-def _contributors(oracle: NodeOracle, finding: Finding) -> Iterator[document.Contributor]:
+def _iter_contributors(oracle: NodeOracle, finding: Finding) -> Iterator[document.Contributor]:
     for items, share in finding.accumulation.contributors:
-        labels, nodes, ops = _nodes(oracle, items)
+        labels, nodes, ops = _list_nodes(oracle, items)
         label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
         yield document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share)

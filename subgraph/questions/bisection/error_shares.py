@@ -65,7 +65,7 @@ class ErrorShares:
     def _judge(self) -> Judge:
         return self.items.trials.judge
 
-    def _whole(self) -> RunResult:
+    def _run_whole(self) -> RunResult:
         return self.seen.result(self._trials, self._trials.full_model)
 
     def compute_share(
@@ -75,11 +75,11 @@ class ErrorShares:
 
         The error of the full model has a share if it exists.
         """
-        failure = self._whole().failure
+        failure = self._run_whole().failure
         if not query.target and failure and answer.signature not in (None, failure.signature):
             return ErrorShare(is_culprit=restores_outputs(self._trials, region))
         fails = answer.fails and answer.signature is not Signature.TIMEOUT
-        target = self._target(query.target) if fails or query.explain else None
+        target = self._make_target(query.target) if fails or query.explain else None
         attribution = attribute(self._trials, region, result, target) if target else None
         errors = (
             [j.errors.get("max_rel", math.nan) for j in answer.verdict.outputs]
@@ -96,7 +96,7 @@ class ErrorShares:
 
     def _compute_model_share(self, region: Region, result: RunResult) -> float | None:
         """Return the share of the error of the full model; None if one of them has no error."""
-        whole = error_of(self._judge, self._target(()).values)
+        whole = error_of(self._judge, self._make_target(()).values)
         alone = (
             None
             if result.failure or whole is None or not whole.any()
@@ -104,7 +104,7 @@ class ErrorShares:
         )
         return None if whole is None or alone is None else share_of(alone, whole)
 
-    def _target(self, items: Items) -> Target:
+    def _make_target(self, items: Items) -> Target:
         """Return the error of these items when all others are right; of the whole model for ()."""
         targets = self.seen.targets
         if items not in targets:
@@ -116,7 +116,7 @@ class ErrorShares:
                 right = frozenset(trials.full_model.nodes) - frozenset(region.nodes)
                 targets[items] = Target(values or (), right)
             else:
-                targets[items] = whole_target(trials, self._whole())
+                targets[items] = whole_target(trials, self._run_whole())
         return targets[items]
 
     def judge_rest(self, query: Query, region: Region, result: RunResult) -> Answer:
@@ -136,7 +136,7 @@ class ErrorShares:
             failed.setdefault(region.nodes, result)
         removed = sorted(set(query.target or range(len(self.items.groups))) - set(query.items))
         piece = self.items.region(removed).nodes
-        before = error_of(judge, self._target(query.target).values)
+        before = error_of(judge, self._make_target(query.target).values)
         left = error_of(judge, values)
         if before is None or left is None or piece not in failed:
             return answer
@@ -210,14 +210,14 @@ def tap_region(nodes: NodeItems, items: Items) -> Region:
     Raises:
         NoRegion: The items only draw random numbers.
     """
-    inner = list(_inner_tensors(nodes, items))
+    inner = list(_find_inner_tensors(nodes, items))
     if len(items) == len(nodes.groups):
         return nodes.trials.model.whole(inner)
     # without the known culprits: all nodes downstream of them would be wrong
     return regions.build_region(nodes.graph, nodes.indices(items), [(n,) for n in inner])
 
 
-def _inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
+def _find_inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
     """Return the tensors that a profile reads, each with the item that computes it."""
     readable = set(nodes.trials.model.tensors())
     made = ungroup((k, nodes.graph.iter_outputs(nodes.groups[k])) for k in items)
@@ -228,8 +228,8 @@ def read_items(
     nodes: NodeItems, seen: SeenRuns, items: Items, result: RunResult, verdict: Verdict
 ) -> ItemStatuses:
     """Return the items that are wrong in a run with their tensors as outputs."""
-    statuses = statuses_of(verdict, _inner_tensors(nodes, items))
-    return ItemStatuses(statuses, _local_errors(nodes, seen, items, result, statuses))
+    statuses = statuses_of(verdict, _find_inner_tensors(nodes, items))
+    return ItemStatuses(statuses, _measure_local_errors(nodes, seen, items, result, statuses))
 
 
 def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
@@ -247,7 +247,7 @@ def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]
     return {item: judgement.status for item, judgement in gravest.items()}
 
 
-def _local_errors(
+def _measure_local_errors(
     nodes: NodeItems,
     seen: SeenRuns,
     items: Items,
@@ -319,7 +319,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     for k in range(len(groups)):
         # not in that model, or random: it has no cost
         with contextlib.suppress(ModelError, NoRegion):
-            errors.append((_error(trials, items.region([k])), k))
+            errors.append((_measure_error(trials, items.region([k])), k))
     pieces = []
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
         attribution = attribute(trials, items.region([k]))
@@ -341,7 +341,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     )
 
 
-def _error(trials: Trials, region: Region) -> float:
+def _measure_error(trials: Trials, region: Region) -> float:
     """Return the largest error of a region's outputs alone, over their scale; 0 if nothing can be
     compared."""
     result = trials.run(region)

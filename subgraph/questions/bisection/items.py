@@ -161,12 +161,12 @@ def describe_kind(graph: Graph, wrong: Collection[int], *, is_complete: bool) ->
     """
     op = graph.ops[min(wrong)]
     kind = [i for i, name in enumerate(graph.ops) if name == op]
-    right = [_traits(graph, i) for i in kind if i not in wrong]
-    common = set.intersection(*(_traits(graph, i) for i in wrong)).difference(*right)
+    right = [_list_traits(graph, i) for i in kind if i not in wrong]
+    common = set.intersection(*(_list_traits(graph, i) for i in wrong)).difference(*right)
     return KindDocument(op, len(kind), sorted(common) if is_complete and right else [])
 
 
-def _traits(graph: Graph, node: int) -> set[str]:
+def _list_traits(graph: Graph, node: int) -> set[str]:
     proto = graph.nodes[node]
     inputs = count(sum(map(bool, proto.input)), "input")
     return {inputs, *(f"{a.name}={attribute_text(a)}" for a in proto.attribute)}
@@ -215,9 +215,9 @@ class Remaining:
         """
         now = time.monotonic()
         if step.answer.verdict is None or not step.answer.verdict.stored:
-            self._took(now - self._begin)
+            self._record_time(now - self._begin)
         elif step.answer.seconds:
-            self._took(step.answer.seconds)
+            self._record_time(step.answer.seconds)
         self._begin = now
         if (
             step.query.kind in (QueryKind.ISOLATED, QueryKind.REST)
@@ -230,7 +230,7 @@ class Remaining:
         self.only_repeats = step.only_repeats
         self.runs_left = step.estimated_runs * (1 if step.only_repeats else TIMES)
 
-    def _took(self, seconds: float) -> None:
+    def _record_time(self, seconds: float) -> None:
         self.seconds = self.seconds + seconds
         self.runs = self.runs + 1
 
@@ -250,14 +250,14 @@ class Remaining:
         agrees; "" if nothing is known."""
         if not self.runs_left:
             return ""
-        seconds = _seconds(self.seconds / max(self.runs, 1) * self.runs_left)
+        seconds = _format_seconds(self.seconds / max(self.runs, 1) * self.runs_left)
         runs = count(self.runs_left, "more run")
         if self.only_repeats:
             return f"at most {runs} of the full model, {seconds}"
         return f"about {runs}, {seconds}"
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     if value >= 120:
         return f"{value / 60:.0f} min"
     return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"

@@ -89,11 +89,11 @@ class NodeOracle(NodeItems):
         with self.ahead:
             return (
                 yield from search(
-                    self.parents, self, settings, weights=self._weights, labels=self.kinds
+                    self.parents, self, settings, weights=self._compute_weights, labels=self.kinds
                 )
             )
 
-    def _weights(self) -> Sequence[float]:
+    def _compute_weights(self) -> Sequence[float]:
         hints = self.hints()
         return [max(hints.get(i, 1.0) for i in group) for group in self.groups]
 
@@ -129,14 +129,14 @@ class NodeOracle(NodeItems):
         return self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
 
     def _run_ahead(self, query: Query) -> tuple[RunResult, Status]:
-        region = self._region(query)
+        region = self._make_region(query)
         result = self._run(query, region)
         return result, self.trials.judge.verdict(region, result).status
 
     def _answer(self, query: Query) -> Answer:
         kind = query.kind
         try:
-            region = self._region(query)
+            region = self._make_region(query)
             result = self.ahead.take(query) or self._run(query, region)
             if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
                 result = self._confirm(query, region, result)
@@ -172,7 +172,7 @@ class NodeOracle(NodeItems):
         share = ErrorShares(self, self.seen).compute_share(query, region, result, answer)
         return replace(answer, detail=share)
 
-    def _region(self, query: Query) -> Region:
+    def _make_region(self, query: Query) -> Region:
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
             return self.trials.full_model
         if query.kind is QueryKind.PROFILE:

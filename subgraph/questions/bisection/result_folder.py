@@ -74,7 +74,7 @@ def save(
         if healing := document.search.healing:
             nodes = "; ".join(map(describe_region, findings))
             fault = f"only in the full model: {nodes}; right with {listed(healing.changes)}"
-        for k, name in _case_names(findings if oracle.cuts else findings[:1]):
+        for k, name in _iter_case_names(findings if oracle.cuts else findings[:1]):
             finding = findings[k]
             region = _add_case_of(oracle, finding, ResultPlace(work, name), feeding)
             if region is None:
@@ -109,7 +109,7 @@ def save(
     return document
 
 
-def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]]:
+def _iter_case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]]:
     """Yield position and folder name of each finding that becomes a case.
 
     Accumulated findings do not, because they are the full model.

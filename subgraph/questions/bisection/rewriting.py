@@ -263,7 +263,7 @@ class RewritingOracle(NodeOracle):
     rewriter_class: ClassVar[type[ModelRewriter]] = ModelRewriter
     rewriter: ModelRewriter
 
-    def _region(self, query: Query) -> Region:
+    def _make_region(self, query: Query) -> Region:
         return self.trials.full_model
 
     def _run(self, query: Query, region: Region) -> RunResult:
@@ -277,7 +277,7 @@ class RewritingOracle(NodeOracle):
         other."""
         if query.kind in (QueryKind.PROFILE, QueryKind.PREFIX):
             return Answer(Status.UNRESOLVED)
-        region = self._region(query)
+        region = self._make_region(query)
         result = self.ahead.take(query) or self._run(query, region)
         answer = answer_of(self.trials.judge.verdict(region, result))
         if answer.signature is Signature.PRECISION:

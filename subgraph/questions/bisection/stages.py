@@ -270,19 +270,19 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
             break
         found = yield from _search_rewritten(rewriter, searcher, found, largest)
         new = found.findings.findings
-        if new and depends_on_names(rewriter, _regions_of(new)):
+        if new and depends_on_names(rewriter, _list_regions(new)):
             reason = "whether a rewritten model fails depends on its names: no node is blamed"
             break
         culprits += new
         reason = ""
         if rewriter.limit:
-            rewriter.keep_values(flatten(_regions_of(new)))
+            rewriter.keep_values(flatten(_list_regions(new)))
         if not new or not rewriter.limit or rewriter.heals(rewriter.kept_values):
             break
     if not culprits:
         counted = replace(interim, findings=replace(interim.findings, counts=found.findings.counts))
         return counted.noting(reason) if reason else counted
-    regions = _regions_of(culprits)
+    regions = _list_regions(culprits)
     healing, is_enough = rewriter.heal(regions)
     is_complete = found.findings.complete and is_enough and not rewriter.kept_values
     findings = replace(found.findings, findings=culprits, complete=is_complete)
@@ -320,13 +320,13 @@ def _search_rewritten(
     if rewriter.limit:
         culprits = [f for f in culprits if rewriter.limit - 1 in f.items]
     is_complete = found.findings.complete and len(culprits) == len(found.findings.findings)
-    if max(map(len, _regions_of(culprits)), default=0) >= largest:
+    if max(map(len, _list_regions(culprits)), default=0) >= largest:
         culprits = []
     findings = replace(found.findings, findings=tuple(culprits), complete=is_complete)
     return replace(found, findings=findings)
 
 
-def _regions_of(findings: Sequence[Finding]) -> list[Items]:
+def _list_regions(findings: Sequence[Finding]) -> list[Items]:
     return list(flatten(finding.regions for finding in findings))
 
 

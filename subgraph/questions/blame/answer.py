@@ -79,7 +79,7 @@ def paragraph(found: BlameDocument) -> str:
     spans."""
     cause = found.cause
     region = found.region
-    lines = [_head(found), *(f"- {NODE}: {code(node)}" for node in region.nodes)]
+    lines = [_format_head(found), *(f"- {NODE}: {code(node)}" for node in region.nodes)]
     lines += [f"- {SEEN}: {clean(region.seen)}"] if region.seen else []
     lines += [f"- Differs: {clean(text)}" for text in region.differences[:MAX_CURES]]
     if cause.versions:
@@ -97,9 +97,14 @@ def paragraph(found: BlameDocument) -> str:
     if cause.attributes:
         lines.append(f"- Attribute: right without {' or '.join(map(code, cause.attributes))}")
     proven = [cure for cure in cause.cures if cure.proven]
-    lines += [f"- Cure, proven on the full model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
+    lines += [
+        f"- Cure, proven on the full model: {_format_cure(cure)}" for cure in proven[:MAX_CURES]
+    ]
     others = [cure for cure in cause.cures if not cure.proven]
-    lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
+    lines += [
+        f"- Not proven: {_format_cure(cure)}: {_describe_unproven(cure)}"
+        for cure in others[:MAX_UNPROVEN]
+    ]
     if found.exit_code == 1 and not proven:
         hint = ""
         if cause.is_model_wrong and not cause.made_by:
@@ -110,13 +115,13 @@ def paragraph(found: BlameDocument) -> str:
     return "\n".join(lines)
 
 
-def _unproven(cure: Cure) -> str:
+def _describe_unproven(cure: Cure) -> str:
     is_region = cure.heals == "region"
     heals = "heals the region, and not the whole model" if is_region else "heals the samples"
     return f"{heals}: {clean(cure.why)}" if cure.why else heals
 
 
-def _head(found: BlameDocument) -> str:
+def _format_head(found: BlameDocument) -> str:
     """Return who is wrong, where, and how."""
     cause = found.cause
     region = found.region
@@ -164,7 +169,7 @@ def states(tried: Sequence[TriedRelease]) -> str:
     return ", ".join(spans)
 
 
-def _cure(cure: Cure) -> str:
+def _format_cure(cure: Cure) -> str:
     time = "" if cure.slowdown is None else f", {cure.slowdown:.2f} × the time"
     equal = f"; {cure.equal} on the reference" if cure.equal else ""
     return f"{clean(cure.what)} ({code(clean(cure.how))}{time}{equal})"
@@ -273,7 +278,7 @@ def _explain(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
             model=graph.path.name,
             outcome=search.search.outcome,
-            environment=_environment(search.environment) if wrong else "",
+            environment=_format_environment(search.environment) if wrong else "",
             answer="",
             notes=blame.notes,
             case=str(case) if case else None,
@@ -314,7 +319,7 @@ def _explain(
         return write_answer(document, work)
 
 
-def _environment(of: RunEnvironment) -> str:
+def _format_environment(of: RunEnvironment) -> str:
     """`Linux x86_64, 8 cores; Python 3.11.7; onnx 1.22.0; …; found by subcut 0.1.0`."""
     packages = [f"{name} {version}" for name, version in of.packages.items()]
     return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])

@@ -91,12 +91,12 @@ class Attributes:
         )
         model = cut.to_model()
         fed = tuple(index_by_name(sample) for sample in feeds)
-        places = list(_places(model))
+        places = list(_iter_places(model))
         if not places:
             return
         with OnnxProcess(trials.graph.path) as onnx:
             original = _copy_with_own_shapes(model, onnx)
-            as_it_is = self._verdict(original, fed, folder / "as-it-is.onnx")
+            as_it_is = self._judge_model(original, fed, folder / "as-it-is.onnx")
             if not as_it_is.fails and as_it_is.signature is not Signature.REFUSED:
                 return
             found = False
@@ -110,7 +110,9 @@ class Attributes:
                 other = _copy_with_own_shapes(model, onnx, left_out)
                 if self._is_right(other, fed, folder / f"without{tried}.onnx", as_it_is):
                     found = True
-                    words = " and ".join(_words(model.graph.node[i], k) for i, k in left_out)
+                    words = " and ".join(
+                        _describe_attribute(model.graph.node[i], k) for i, k in left_out
+                    )
                     log.info("attributes: right without %s", words)
                     yield words
 
@@ -124,7 +126,7 @@ class Attributes:
         """Return whether the candidate is right on this function, by far; False if unknown, as when
         the reference refuses it."""
         try:
-            verdict = self._verdict(model, fed, path)
+            verdict = self._judge_model(model, fed, path)
         except SubcutError as e:
             log.debug("%s: %s", path.name, e.what)
             return False
@@ -134,7 +136,7 @@ class Attributes:
         is_smaller = verdict.largest_error("max_abs") * SMALLER <= as_it_is.largest_error("max_abs")
         return as_it_is.signature not in NUMBERS or is_smaller
 
-    def _verdict(
+    def _judge_model(
         self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path
     ) -> Verdict:
         """Return the verdict on the candidate's outputs of a model, against the reference's values
@@ -159,7 +161,7 @@ class Attributes:
             return trials.verdict(whole, repetition=1, fresh=True)
 
 
-def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
+def _iter_places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
     """(node, attribute) of each attribute that may be left out: it holds no graph, and is not at
     its default; or it is the axis of a scale per channel, which may be another one."""
     versions = read_imports(model)
@@ -170,12 +172,14 @@ def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
         for k, attribute in enumerate(node.attribute):
             formal = formals.get(attribute.name)
             is_default = read_value(attribute) == read_value(formal and formal.default_value)
-            changes = not is_default or _other_axis(model, node, attribute) is not None
+            changes = not is_default or _find_other_axis(model, node, attribute) is not None
             if node.op_type != "Constant" and not any(bodies(node)) and changes:
                 yield i, k
 
 
-def _other_axis(model: protobuf.ModelProto, node: protobuf.NodeProto, attribute: Any) -> int | None:
+def _find_other_axis(
+    model: protobuf.ModelProto, node: protobuf.NodeProto, attribute: Any
+) -> int | None:
     """Return another axis along which the constant scales of a constant fit; None without one."""
     dims = {t.name: list(t.dims) for t in model.graph.initializer if t.name in node.input[:2]}
     if node.op_type not in AXIS or attribute.name != "axis" or len(dims) < 2:
@@ -192,7 +196,7 @@ def describe_node(node: protobuf.NodeProto) -> str:
     return ", ".join([title, *map(_format_attribute, held)])
 
 
-def _words(node: protobuf.NodeProto, k: int) -> str:
+def _describe_attribute(node: protobuf.NodeProto, k: int) -> str:
     """`ceil_mode=1 of 'pool'`."""
     return f"{_format_attribute(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
 
@@ -212,7 +216,7 @@ def _copy_with_own_shapes(
     del graph.value_info[:]
     for i, k in sorted(without, reverse=True):  # from the end: earlier positions stay
         attribute = graph.node[i].attribute[k]
-        axis = _other_axis(made, graph.node[i], attribute)
+        axis = _find_other_axis(made, graph.node[i], attribute)
         if axis is None:
             del graph.node[i].attribute[k]
         else:

@@ -123,12 +123,12 @@ class Blame:
         """Return the minimal sets of passes without which the region is right."""
         ablation = Ablation(self.trials, self.region)
         try:
-            return [] if self.is_model_wrong else self._minimal_sets(ablation)
+            return [] if self.is_model_wrong else self._find_minimal_sets(ablation)
         except SubcutError as e:
             self.notes.append(f"passes are not known: {e.what}")
             return []
 
-    def _minimal_sets(self, ablation: Ablation) -> list[Strings]:
+    def _find_minimal_sets(self, ablation: Ablation) -> list[Strings]:
         try:
             found = minimal_sets(ablation)
         finally:
@@ -149,7 +149,7 @@ class Blame:
         with open_prover(self.trials, self.setup, self.notes) as prover:
             whole = prover.trials.model.whole()
             remade = Remade(prover.trials, whole, prover=prover, maker=maker, made=work / "m.onnx")
-            found = self._minimal_sets(remade)
+            found = self._find_minimal_sets(remade)
             for k, names in enumerate(found[:MAX_SETS]):
                 made = remade.make(names).replace(work / f"made-{k + 1}.onnx")
                 cure = prover.try_model(f"made without {' and '.join(names)}", made, "pass")

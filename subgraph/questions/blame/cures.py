@@ -68,9 +68,9 @@ class Prover:
         log.info("cure? %s, on the full model", clean(what))
         self.runs += 1
         try:
-            with _sharing(self.trials, candidate, f"cure-{self.runs}") as other:
+            with _share_processes(self.trials, candidate, f"cure-{self.runs}") as other:
                 verdict = other.verdict(self.trials.model.whole())
-                return self._cure(kind, what, how, verdict, other, self.trials.graph.path)
+                return self._make_cure(kind, what, how, verdict, other, self.trials.graph.path)
         except SubcutError as e:
             return Cure(kind, what, how, False, "region", None, e.what)
 
@@ -91,7 +91,7 @@ class Prover:
             SubcutError: it cannot be run.
         """
         self.runs += 1
-        return self._cure(kind, what, path.name, self.verdict(path), self.trials, path)
+        return self._make_cure(kind, what, path.name, self.verdict(path), self.trials, path)
 
     def verdict(self, path: Path) -> Verdict:
         """Return the verdict on another model, as of `of_model`.
@@ -110,7 +110,7 @@ class Prover:
             load(path), setup, self.trials.model.reference, self.trials.runtime.workers
         )
 
-    def _cure(
+    def _make_cure(
         self, kind: str, what: str, how: str, verdict: Verdict, other: Trials, path: Path
     ) -> Cure:
         """Return a cure, by the verdict on the whole model; `other`, `path`: what is timed if that
@@ -123,11 +123,11 @@ class Prover:
             how,
             self.draws > 0,
             "whole",
-            self._slowdown(other, path),
+            self._measure_slowdown(other, path),
             "" if self.draws else "no further inputs were tried",
         )
 
-    def _slowdown(self, other: Trials, path: Path) -> float | None:
+    def _measure_slowdown(self, other: Trials, path: Path) -> float | None:
         """Median times of the cure and the original, run in turn on the first sample."""
         trials = self.trials
         sample = trials.model.values.records[0]
@@ -185,7 +185,7 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
 
 
 @contextmanager
-def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
+def _share_processes(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
     """Open trials of another candidate: in the same processes if the environment is the same."""
     own = trials.runtime.candidate
     if candidate.build() == own.build():
@@ -245,11 +245,11 @@ def parameters(graph: Graph) -> Strings:
     """Return the model's inputs that nodes read in such places only. Complexity: linear in their
     readers."""
     return tuple(
-        name for name in graph.inputs if name not in graph.outputs and _only_sets(graph, name)
+        name for name in graph.inputs if name not in graph.outputs and _are_only_set(graph, name)
     )
 
 
-def _only_sets(graph: Graph, name: str) -> bool:
+def _are_only_set(graph: Graph, name: str) -> bool:
     for i in (readers := graph.readers.get(name, ())):
         node = graph.nodes[i]
         settings = SETTINGS.get(node.op_type, ()) if node.domain in STANDARD else ()

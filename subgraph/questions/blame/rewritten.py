@@ -104,11 +104,11 @@ class Rewriter:
             for form in rewritings(scratch / "model.onnx", folder=scratch, frozen=frozen):
                 if proven == MAX_PROVEN or time.monotonic() > end:
                     break
-                if cure := self._cure(form, original, tuple(fed), scratch):
+                if cure := self._make_cure(form, original, tuple(fed), scratch):
                     proven += cure.proven
                     yield cure
 
-    def _cure(
+    def _make_cure(
         self,
         form: Rewriting,
         original: OriginalRegion,
@@ -128,7 +128,7 @@ class Rewriter:
                 return None
             log.info("cure? %s, on the full model", clean(form.words))
             name = f"{safe_name(form.name)}-{self.tried}.onnx"
-            self._whole(form, path).save(self.work / name)
+            self._make_full_model(form, path).save(self.work / name)
             cure = self.prover.try_model(form.words, self.work / name)
         except (SubcutError, OnnxError) as e:
             log.debug("%s: %s", form.words, e)
@@ -138,7 +138,7 @@ class Rewriter:
         model = str(self.place / name) if cure.proven else None
         return replace(cure, model=model, equal=equal)
 
-    def _whole(self, form: Rewriting, path: Path) -> Draft:
+    def _make_full_model(self, form: Rewriting, path: Path) -> Draft:
         """Return the whole model with the form in the region's place; converted as a whole where
         the form has another opset.
 
@@ -206,16 +206,16 @@ class OriginalRegion:
         equal = True
         for k, (theirs, ours) in enumerate(zip(outputs, expected, strict=True)):
             for name, record in ours.items():
-                if _same_files(theirs[name], record):
+                if _have_same_files(theirs[name], record):
                     continue
                 equal = False
                 if k not in self._noise:
-                    self._noise[k] = self._noise_of(self._model, k, ours)
+                    self._noise[k] = self._measure_noise(self._model, k, ours)
                 judgement = _judge(self._noise[k].get_output(name), record, theirs[name])
                 # what is a tie in one form may be none in the other
                 is_code = record.dtype in CODES
                 if judgement.agrees and is_code:
-                    noise = self._noise_of(form, k, theirs)
+                    noise = self._measure_noise(form, k, theirs)
                     judgement = _judge(noise.get_output(name), theirs[name], record)
                 if not judgement.agrees:
                     return DIFFERENT
@@ -225,7 +225,7 @@ class OriginalRegion:
     def _outputs(self) -> list[dict[str, Record]]:
         return self._run(self._model)
 
-    def _noise_of(self, model: protobuf.ModelProto, k: int, outputs: Records) -> RegionNoise:
+    def _measure_noise(self, model: protobuf.ModelProto, k: int, outputs: Records) -> RegionNoise:
         """Return the rounding noise of a model that returned these outputs for sample k.
 
         Two forms of a region are one only as far as rounding goes: a step that two runtimes may
@@ -257,7 +257,7 @@ def _judge(noise: OutputNoise, expected: Record, actual: Record) -> Judgement:
     return judge(expected.value(), actual.value(), rule(CRITERION), context)
 
 
-def _same_files(one: Record, other: Record) -> bool:
+def _have_same_files(one: Record, other: Record) -> bool:
     """Type, shape and values, each byte."""
     pairs = zip(one.files, other.files, strict=False)
     is_same = all(filecmp.cmp(a, b, shallow=False) for a, b in pairs)

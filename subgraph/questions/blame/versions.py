@@ -44,7 +44,7 @@ def search(
         if asked[middle] not in (asked[low], asked[high]) or asked[low] is not asked[high]:
             asked.close(low, middle)
             asked.close(middle, high)
-    return _history(asked, used)
+    return _list_history(asked, used)
 
 
 class _Asked:
@@ -83,13 +83,13 @@ class _Asked:
         return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
 
 
-def _history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
+def _list_history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
     tried = [asked.states[k] for k in sorted(asked.states)]
     own = next(k for k, t in enumerate(tried) if t.version == asked.releases[used])
     state = tried[own].state
     notes = []
     other = ReleaseState.RIGHT if state is ReleaseState.WRONG else ReleaseState.WRONG
-    first_same = _begin(tried[: own + 1], state, other)
+    first_same = _find_begin(tried[: own + 1], state, other)
     first_other = next((t.version for t in tried[own:] if t.state is other), None)
     if state is ReleaseState.WRONG and not any(t.state is other for t in tried[:own]):
         notes.append(f"none before {first_same} is known to be right")
@@ -111,7 +111,9 @@ def _history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
     return Versions(wrong, right, unknown, first_wrong, first_right, releases, tried), notes
 
 
-def _begin(tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseState) -> str | None:
+def _find_begin(
+    tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseState
+) -> str | None:
     """Return the first of the releases of a state that lead up to the last one, without one of the
     other state between."""
     first = None

@@ -132,7 +132,7 @@ class LoopSearch:
             OutOfTime: it is used up before the candidate had run all steps.
         """
         begin = time.monotonic()
-        seen, wrong = self._all_steps()
+        seen, wrong = self._walk_all_steps()
         walked = self.walked
         identity = self.first.model.reference.identity()
         prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
@@ -209,9 +209,9 @@ class LoopSearch:
             return shows.settle(
                 first_wrong=since, why=f"step {wrong} is the first whose results show it"
             )
-        return self._gradual(shows, since, wrong)
+        return self._judge_gradual_growth(shows, since, wrong)
 
-    def _gradual(self, document: LoopDocument, since: int, wrong: int) -> LoopDocument:
+    def _judge_gradual_growth(self, document: LoopDocument, since: int, wrong: int) -> LoopDocument:
         """Each step is right when it is fed with the reference's state: do errors grow, or is it
         one of a sudden?"""
         before = self._find_end(since, wrong).error or 0.0
@@ -238,7 +238,7 @@ class LoopSearch:
 
     # ------------------------------------------------------------ walks
 
-    def _all_steps(self) -> tuple[list[StepSeen], int | None]:
+    def _walk_all_steps(self) -> tuple[list[StepSeen], int | None]:
         """Return each step of a walk over all, and the first that is wrong, also in comparison with
         rounding."""
 
@@ -274,7 +274,7 @@ class LoopSearch:
             return to_json(StoredWalk(seen, wrong, self.why, first[0]))
 
         self._drop_if_changed()
-        document, _ = self.first.model.store.memo(self._key_of_all(), make)
+        document, _ = self.first.model.store.memo(self._make_key_of_all(), make)
         stored = from_json(StoredWalk, document)
         self.why = stored.why
         return stored.seen, stored.wrong
@@ -285,7 +285,7 @@ class LoopSearch:
         `questions.drop_if_changed` does this for a search: a key does not show that a library or a
         board has changed.
         """
-        entry = self.first.model.store.get(self._key_of_all())
+        entry = self.first.model.store.get(self._make_key_of_all())
         if entry is None:
             return
         walks = self.walks
@@ -299,8 +299,8 @@ class LoopSearch:
             self.first.processes.runs.candidate_key.discard_results()
         self.walks = walks
 
-    def _key_of_all(self) -> str:
-        return self._key(0, self.walked.steps - 1, "all")
+    def _make_key_of_all(self) -> str:
+        return self._make_key(0, self.walked.steps - 1, "all")
 
     def _find_end(self, begin: int, end: int) -> WalkEnd:
         """Return whether the last step of a walk is wrong, and its error."""
@@ -309,7 +309,7 @@ class LoopSearch:
             last = deque(self._walk(begin, end), maxlen=1)[0]
             if not last.made or last.k < end:
                 return to_json(WalkEnd(True, math.inf))
-            failed = self._verdict(end, last.raw) is not Status.AGREE
+            failed = self._judge_step(end, last.raw) is not Status.AGREE
             log.info(
                 "steps %d to %d from the reference's state: %s",
                 begin,
@@ -318,7 +318,7 @@ class LoopSearch:
             )
             return to_json(WalkEnd(failed, self._compare(last).error))
 
-        document, _ = self.first.model.store.memo(self._key(begin, end, "last"), make)
+        document, _ = self.first.model.store.memo(self._make_key(begin, end, "last"), make)
         return from_json(WalkEnd, document)
 
     def _walk(self, begin: int, end: int) -> Iterator[CandidateStep]:
@@ -347,7 +347,7 @@ class LoopSearch:
                     raise step.error
                 yield step
 
-    def _key(self, begin: int, end: int, kind: str) -> str:
+    def _make_key(self, begin: int, end: int, kind: str) -> str:
         walked = self.walked
         trials = self.first
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
@@ -416,7 +416,7 @@ class LoopSearch:
         log.info("step %d alone, from the reference's state: %s", k, verdict.status.value)
         return not verdict.agrees
 
-    def _verdict(self, k: int, made: Records) -> Status:
+    def _judge_step(self, k: int, made: Records) -> Status:
         """Return the verdict on outputs of step k, next to the rounding in that step."""
         with self.at(k) as (trials, _):
             trials.model.capture(trials.model.whole())
@@ -434,7 +434,7 @@ def _find_first_wrong(
                 f"{count(failing, 'step')} look wrong, and the first of them are within rounding"
             )
             return None
-        if k not in doubted or search._verdict(k, doubted[k]) is not Status.AGREE:
+        if k not in doubted or search._judge_step(k, doubted[k]) is not Status.AGREE:
             return k
     if len(seen) < search.walked.steps:
         search.why = "the candidate ended early"

@@ -112,10 +112,10 @@ class LoweredModels:
             if level == 0:
                 found |= {read: self.twin.lowering(read) for read in place.reads}
             elif level <= len(self.gears):
-                found |= self._at(place, self._gears[level - 1][1])
+                found |= self._get_lowering(place, self._gears[level - 1][1])
         return found
 
-    def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
+    def _get_lowering(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
         """Return the lowering of a place at a gear; empty if it cannot be lowered so."""
         if twin.rounded:
             nodes = {i for i, _ in place.reads}
@@ -165,7 +165,7 @@ class LoweredModels:
     def lower(self, levels: Levels, place: int) -> Levels:
         """Return the levels with one place at its next lower level."""
         level = levels[place] - 1
-        while level and not self._at(self.places[place], self._gears[level - 1][1]):
+        while level and not self._get_lowering(self.places[place], self._gears[level - 1][1]):
             level -= 1
         rest = {k: v for k, v in levels.items() if k != place}
         return {**rest, place: level} if level else rest
@@ -225,7 +225,7 @@ class ModelRunner:
 
         def job(_folder: Path, into: Path) -> Job:
             options = self.trials.runtime.candidate.options
-            return Job(model, self._feeds(), self.outputs, into, options=options)
+            return Job(model, self._list_feeds(), self.outputs, into, options=options)
 
         return self.accept(self._load_or_run([self._identity, file_digest(model)], job))
 
@@ -246,7 +246,7 @@ class ModelRunner:
             OutOfTime: The time that the user allowed is used up.
         """
         return self._load_or_run(
-            [self.key_of(levels), samples], partial(self._job, levels, samples)
+            [self.key_of(levels), samples], partial(self._write_job, levels, samples)
         )
 
     def _load_or_run(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
@@ -280,16 +280,18 @@ class ModelRunner:
         """Return whether the time that the user set is used up."""
         return self.trials.runtime.workers.deadline.has_passed
 
-    def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
+    def _write_job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
         """Return a run of the model with these levels; it is written to the folder."""
         options = self.trials.runtime.candidate.options
         models = self.models
         models.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
         if models.twin.by_command:
             options = {**options, "keep": render(models.find_kept_nodes(levels))}
-        return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
+        return Job(
+            folder / "model.onnx", self._list_feeds(samples), self.outputs, into, options=options
+        )
 
-    def _feeds(self, samples: int | None = None) -> list[list[Record]]:
+    def _list_feeds(self, samples: int | None = None) -> list[list[Record]]:
         names = list(self.trials.graph.inputs)
         return [[sample[n] for n in names] for sample in self.trials.model.values.records[:samples]]
 
@@ -405,13 +407,13 @@ class Planner:
         """
         with ThreadPoolExecutor(max_workers=self.jobs) as pool:
             try:
-                errors = pool.map(lambda group: self._error_of(group, until, samples), groups)
+                errors = pool.map(lambda group: self._measure_error(group, until, samples), groups)
                 yield from zip(groups, errors, strict=True)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _error_of(self, group: Collection[int], until: float, samples: int | None) -> float:
+    def _measure_error(self, group: Collection[int], until: float, samples: int | None) -> float:
         if time.monotonic() > until:
             raise OutOfTime("the time for measuring is used up", code="time.used-up")
         result = self.runner.run(
@@ -459,7 +461,7 @@ class Planner:
             self.measure()
         order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
         found = smallest(order, lambda kept: self.judge(self.models.in_float(kept)).agrees)
-        levels = self._lowest_gears(self.models.in_float(found.kept))
+        levels = self._find_lowest_gears(self.models.in_float(found.kept))
         refused = (self.tried.get(frozenset(self.models.lower(levels, k).items())) for k in levels)
         proven = sum(one is not None and one.judged.fails for one in refused)
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)
@@ -468,7 +470,7 @@ class Planner:
         """Return how far the outputs deviate by this place, as far as it was measured."""
         return self.errors.get(place, self.estimates.get(place, 0.0))
 
-    def _lowest_gears(self, levels: Levels) -> Levels:
+    def _find_lowest_gears(self, levels: Levels) -> Levels:
         """Each kept place at the lowest level that is accepted, the least sensitive first, until
         none can be lower."""
         lowered = bool(self.models.gears)

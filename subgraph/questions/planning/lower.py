@@ -148,14 +148,14 @@ class _Drafting:
         """Return the name of a tensor's lowered value; made once."""
         if (key := (name, form)) not in self.names:
             if isinstance(form, Dynamic):
-                self.names[key] = self._dynamic(name)
+                self.names[key] = self._add_dynamic(name)
             else:
                 value = self.graph.array(name)
                 codes = None if value is None else form.scale.quantize(value, form.dtype)
                 self.names[key] = self._dequantize(name, form, codes)
         return self.names[key]
 
-    def _stem(self, name: str, form: Quantized) -> str:
+    def _make_stem(self, name: str, form: Quantized) -> str:
         """Return the start of the names of a form's nodes: a tensor may be read in several."""
         forms = self.forms.setdefault(name, [])
         if form not in forms:
@@ -166,26 +166,29 @@ class _Drafting:
         self, name: str, form: Quantized, codes: Array | None = None, gives: str = ""
     ) -> str:
         """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
-        stem = self._stem(name, form)
+        stem = self._make_stem(name, form)
         step = _unwrap(np.asarray(form.scale.step, np.float32))
         zero = _unwrap(np.asarray(form.scale.zero, np.int64).astype(form.dtype))
-        scale = [self._constant(f"{stem}:scale", step), self._constant(f"{stem}:zero", zero)]
+        scale = [
+            self._add_constant(f"{stem}:scale", step),
+            self._add_constant(f"{stem}:zero", zero),
+        ]
         more: JsonObject = {"axis": form.scale.axis} if len(form.scale.step) > 1 else {}
         if form.dtype in WIDE and self.opset < WIDE_SINCE:
             more["domain"] = MICROSOFT
         if codes is not None:
-            stored = self._constant(f"{stem}:codes", codes)
+            stored = self._add_constant(f"{stem}:codes", codes)
         else:
             stored = f"{stem}:codes"
-            self._node("QuantizeLinear", [name, *scale], [stored], **more)
+            self._add_node("QuantizeLinear", [name, *scale], [stored], **more)
         gives = gives or f"{stem}:lowered"
-        self._node("DequantizeLinear", [stored, *scale], [gives], **more)
+        self._add_node("DequantizeLinear", [stored, *scale], [gives], **more)
         return gives
 
-    def _dynamic(self, name: str) -> str:
+    def _add_dynamic(self, name: str) -> str:
         parts = [f"{name}:codes", f"{name}:scale", f"{name}:zero"]
-        self._node("DynamicQuantizeLinear", [name], parts)
-        self._node("DequantizeLinear", parts, [f"{name}:lowered"])
+        self._add_node("DynamicQuantizeLinear", [name], parts)
+        self._add_node("DequantizeLinear", parts, [f"{name}:lowered"])
         return f"{name}:lowered"
 
     def _lower_output(self, name: str, form: Form) -> None:
@@ -199,7 +202,7 @@ class _Drafting:
         for value in outputs:
             value.name = name if value.name == raw else value.name
         if isinstance(form, Dynamic):
-            self._node("Identity", [self._dynamic(raw)], [name])
+            self._add_node("Identity", [self._add_dynamic(raw)], [name])
         else:
             self._dequantize(raw, form, gives=name)
 
@@ -217,10 +220,10 @@ class _Drafting:
             name = outputs[k]
             outputs[k] = f"{name}:{suffix}"
             if is_float:
-                self._cast_twice(outputs[k], name, form.dtype)
+                self._add_two_casts(outputs[k], name, form.dtype)
             else:
                 self.narrow[name] = outputs[k]
-                self._cast(outputs[k], name, "float32")
+                self._add_cast(outputs[k], name, "float32")
 
     def _add_rounded(self, name: str, dtype: str, is_float: bool) -> str:
         """Return the name of a tensor's rounded value, in float16 or in float32; made once."""
@@ -231,26 +234,26 @@ class _Drafting:
             weight = self.graph.array(name) if dtype == "float16" else None
             if weight is not None:
                 value = narrow(weight)
-                self._constant(made, value.astype(np.float32) if is_float else value)
+                self._add_constant(made, value.astype(np.float32) if is_float else value)
             elif is_float:
-                self._cast_twice(name, made, dtype)
+                self._add_two_casts(name, made, dtype)
             else:
-                self._cast(name, made, dtype)
+                self._add_cast(name, made, dtype)
         return self.narrow[name]
 
-    def _cast_twice(self, name: str, gives: str, dtype: str) -> None:
-        self._cast(name, f"{gives}:{dtype}", dtype)
-        self._cast(f"{gives}:{dtype}", gives, "float32")
+    def _add_two_casts(self, name: str, gives: str, dtype: str) -> None:
+        self._add_cast(name, f"{gives}:{dtype}", dtype)
+        self._add_cast(f"{gives}:{dtype}", gives, "float32")
 
-    def _cast(self, name: str, gives: str, dtype: str) -> None:
-        self._node("Cast", [name], [gives], to=TYPE_NUMBERS[dtype])
+    def _add_cast(self, name: str, gives: str, dtype: str) -> None:
+        self._add_node("Cast", [name], [gives], to=TYPE_NUMBERS[dtype])
 
     # ------------------------------------------------------------ parts
 
-    def _node(self, op: str, reads: list[str], makes: list[str], **attributes: Any) -> None:
+    def _add_node(self, op: str, reads: list[str], makes: list[str], **attributes: Any) -> None:
         self.made.append(helper.make_node(op, reads, makes, name=f"{makes[0]}/{op}", **attributes))
 
-    def _constant(self, name: str, value: Array) -> str:
+    def _add_constant(self, name: str, value: Array) -> str:
         if name not in self.constants:
             self.constants.add(name)
             self.proto.initializer.append(

@@ -205,9 +205,9 @@ def read_pair(pair: CandidateModel) -> Twin:
     rounded = {
         i: replace(form, dtype=narrow[i]) for i, form in narrowable(graph).items() if i in narrow
     }
-    stored = dict(_activations(pair.graph))
+    stored = dict(_iter_activations(pair.graph))
     forms = {n: stored[m.name] for n, m in pair.matches.items() if m.name in stored}
-    weights, own = _weights(graph, pair.graph, forms) if forms else ({}, [])
+    weights, own = _find_weight_forms(graph, pair.graph, forms) if forms else ({}, [])
     if not forms and not rounded:
         raise UsageError(
             f"nothing in {pair.graph.path.name} is quantized, or of 16 bits, where"
@@ -258,7 +258,7 @@ def _widen(form: Form) -> Form | None:
     return Quantized(Scale(steps, zeros, form.scale.axis), "int16")
 
 
-def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
+def _iter_activations(twin: Graph) -> Iterator[tuple[str, Form]]:
     """Tensors of a quantized model that are quantized, hold codes, or were dequantized, with their
     form."""
     known: dict[str, Form] = {}
@@ -268,7 +268,7 @@ def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
         if op == "DynamicQuantizeLinear":
             known[node.input[0]] = Dynamic()
         elif op in OUTPUT_SCALES and (scale := constant_scale(twin, node, *OUTPUT_SCALES[op])):
-            form = Quantized(scale, _code_type(twin, node, OUTPUT_SCALES[op][1]))
+            form = Quantized(scale, _find_code_type(twin, node, OUTPUT_SCALES[op][1]))
             known[node.output[0]] = form
             if op == "QuantizeLinear" and not twin.is_weight(node.input[0]):
                 known[node.input[0]] = form
@@ -277,19 +277,19 @@ def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
     yield from known.items()
 
 
-def _code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
+def _find_code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
     """Return the integer type of the codes, which is that of the zero point; uint8 without one."""
     name = node.input[position] if len(node.input) > position else ""
     zero = graph.array(name)
     return "uint8" if zero is None else str(zero.dtype)
 
 
-def _weights(
+def _find_weight_forms(
     graph: Graph, twin: Graph, forms: Mapping[str, Form]
 ) -> tuple[dict[str, Form], list[str]]:
     """Return the forms of weights: the twin's where it holds this weight, else by channel; and the
     names of the latter."""
-    codes = list(_codes(twin))
+    codes = list(_iter_codes(twin))
     found: dict[str, Form] = {}
     own: list[str] = []
     for i, node in enumerate(graph.nodes):
@@ -306,7 +306,7 @@ def _weights(
     return found, own
 
 
-def _codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
+def _iter_codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
     """Yield the quantized weights of a model."""
     for i, node in enumerate(twin.nodes):
         if (positions := QUANTIZED_WEIGHTS.get(twin.ops[i])) and len(node.input) > positions[1]:
@@ -368,18 +368,20 @@ def narrowable(graph: Graph, dtype: str = "float16") -> dict[int, Rounded]:
         if known is None or any(True for _ in bodies(node)):
             continue
         free = {c.type_param_str for c in known.type_constraints if {*c.allowed_type_strs} >= FREE}
-        reads = [(k, n, _formal(known.inputs, k)) for k, n in enumerate(node.input) if n]
+        reads = [(k, n, _find_formal_type(known.inputs, k)) for k, n in enumerate(node.input) if n]
         narrow = free & {of for _, _, of in reads} - {of for _, n, of in reads if not is_float(n)}
         inputs = tuple(k for k, _, of in reads if of in narrow)
         outputs = tuple(
-            k for k, n in enumerate(node.output) if n and _formal(known.outputs, k) in narrow
+            k
+            for k, n in enumerate(node.output)
+            if n and _find_formal_type(known.outputs, k) in narrow
         )
         if inputs and outputs:
             found[i] = Rounded(dtype, inputs, outputs)
     return found
 
 
-def _formal(formals: Sequence[object], position: int) -> str:
+def _find_formal_type(formals: Sequence[object], position: int) -> str:
     """Return the type of a parameter; further ones have the type of a last, variadic one."""
     formal = formals[min(position, len(formals) - 1)] if formals else None
     return str(getattr(formal, "type_str", ""))

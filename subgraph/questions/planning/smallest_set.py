@@ -65,12 +65,12 @@ def smallest(order: Sequence[int], accepts: Accepts) -> Found:
         return results[key]
 
     with suppress(OutOfTime):
-        _give_back(_prefix(order, ask), ask)
+        _give_back(_find_prefix(order, ask), ask)
     proven = sum(results.get(frozenset(best) - {place}) is False for place in best)
     return Found(tuple(best), proven)
 
 
-def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]:
+def _find_prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]:
     """Find the shortest prefix that is accepted.
 
     Places that turn out to matter more than those before them come first.

@@ -190,7 +190,7 @@ class ExpectedOutputs:
         has_noise = self.reference_result(example).has_noise or not self.by_noise
         judgements = []
         judges = set()
-        with self._noise(example) as noise:
+        with self._iter_noise(example) as noise:
             for record in example.outputs:
                 if record.name not in outputs:
                     judgements.append(judge_missing(record.name, result.others[0]))
@@ -292,7 +292,7 @@ class ExpectedOutputs:
         return ReferenceResult(outcome, "".join(f"{j.name}: {j.why}" for j in wrong[:1]))
 
     @contextlib.contextmanager
-    def _noise(self, example: Example) -> Iterator[NoiseOf]:
+    def _iter_noise(self, example: Example) -> Iterator[NoiseOf]:
         """Yield the rounding noise of a model's outputs; the reference runs for the first one."""
         scratch = self._scratch / f"noise{next(self._numbers)}"
         cached: list[RegionNoise | None] = []
@@ -301,7 +301,7 @@ class ExpectedOutputs:
             if not cached:
                 cached.append(None)
                 with contextlib.suppress(SubcutError):
-                    cached[0] = self._region_noise(example, scratch)
+                    cached[0] = self._measure_region_noise(example, scratch)
             noise = cached[0]
             return noise.get_output(output) if noise and output in noise.graph.maker else None
 
@@ -310,7 +310,7 @@ class ExpectedOutputs:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _region_noise(self, example: Example, scratch: Path) -> RegionNoise:
+    def _measure_region_noise(self, example: Example, scratch: Path) -> RegionNoise:
         graph = graphs.load(example.model)
         made = [n for n in graph.outputs if n in graph.maker]
         region = regions.build_region(

@@ -154,9 +154,9 @@ class Sweep:
                 more.
         """
         try:
-            result = self._result(runtime, example, fresh=False)
+            result = self._make_result(runtime, example, fresh=False)
             if result.outcome in (SweepOutcome.WRONG, SweepOutcome.CRASHED):
-                result = _settle(result, self._result(runtime, example, fresh=True))
+                result = _settle(result, self._make_result(runtime, example, fresh=True))
         except WorkerDied:
             raise
         except BackendError as e:
@@ -165,7 +165,7 @@ class Sweep:
             return SweepResult(SweepOutcome.UNRESOLVED, Verdict(Status.UNRESOLVED, why=e.what))
         return result
 
-    def _result(self, runtime: Runtime, example: Example, *, fresh: bool) -> SweepResult:
+    def _make_result(self, runtime: Runtime, example: Example, *, fresh: bool) -> SweepResult:
         verdict, judged_by = self.expected.verdict(
             example, runtime.run(example, fresh=fresh), runtime.precision
         )

@@ -98,15 +98,15 @@ class _Matching:
         for tensor in self.matches.keys() & named.keys():
             for entry in (e for e in named.pop(tensor) if e.role == "output"):
                 why = f"{self.matches[tensor].entry.name} is matched to {tensor}"
-                self._leave_out(entry, Reason.NOTHING, why)
+                self._omit_tensors(entry, Reason.NOTHING, why)
         graph = self.graph
-        others = {n: (*self._chain(n), *find_dropped_input(graph, n)) for n in named}
+        others = {n: (*self._find_chain(n), *find_dropped_input(graph, n)) for n in named}
         around = list(flatten((tensor, *others[tensor]) for tensor in named))
         capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
         for tensor, entries in named.items():
             free = [n for n in others[tensor] if n not in self.matches and n not in named]
-            if nearest := self._nearest(tensor, entries, free):
+            if nearest := self._find_nearest(tensor, entries, free):
                 match = self._correct(nearest, free)
                 rivals = (match, self.matches.get(match.tensor, match))
                 self.matches[match.tensor] = min(rivals, key=get_distance)
@@ -116,19 +116,19 @@ class _Matching:
         if nameless:
             pool = dict.fromkeys(filter(self._is_read, nameless))
             unnamed = Unnamed(self._fit, pool, self._names.likely)
-            found = unnamed.find(self._floats(self.tensors), self.matches)
+            found = unnamed.find(self._iter_floats(self.tensors), self.matches)
             self.matches |= found
             self._fit.vote({**named, **{name: [match.entry] for name, match in found.items()}})
             if self._fit.some_last:  # files whose shapes do not decide hold channels last as well
-                self.matches |= unnamed.find(self._floats(self.tensors), self.matches)
-            self.matches |= unnamed.pair_in_order(self._floats(self.tensors), self.matches)
+                self.matches |= unnamed.find(self._iter_floats(self.tensors), self.matches)
+            self.matches |= unnamed.pair_in_order(self._iter_floats(self.tensors), self.matches)
             self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
         if fused:
             self.matches = {n: self._add_alternatives(m) for n, m in self.matches.items()}
         left_out = tuple(self.left_out.values())
         return MatchedSample(self.judge, self.k, self.matches, left_out, self._fit.channels_last)
 
-    def _leave_out(self, entry: DumpEntry, reason: Reason, detail: str = "") -> None:
+    def _omit_tensors(self, entry: DumpEntry, reason: Reason, detail: str = "") -> None:
         self.left_out[entry] = LeftOutEntry(entry, reason, detail)
 
     def _is_read(self, entry: DumpEntry) -> bool:
@@ -136,10 +136,10 @@ class _Matching:
         try:
             self._fit.value(entry)
         except InputError as e:
-            self._leave_out(entry, Reason.UNREADABLE, e.what)
+            self._omit_tensors(entry, Reason.UNREADABLE, e.what)
         return entry not in self.left_out
 
-    def _chain(self, tensor: str) -> Strings:
+    def _find_chain(self, tensor: str) -> Strings:
         return find_fused_results(self.graph, tensor, self.tensors)
 
     # --------------------------------------------------------------------------------------------
@@ -187,12 +187,12 @@ class _Matching:
             alike = flatten((name, *written.alike(name)) for name in said)
             meant = dict.fromkeys(t for t in alike if t in tensors)
             if entry.missing and (meant or not names):
-                self._leave_out(entry, Reason.UNREADABLE, entry.missing)
+                self._omit_tensors(entry, Reason.UNREADABLE, entry.missing)
                 continue
             for tensor in meant:
                 named.setdefault(tensor, []).append(entry)
             if not meant and any(n in graph.maker or n in graph.weights for n in names):
-                self._leave_out(entry, Reason.NOTHING)
+                self._omit_tensors(entry, Reason.NOTHING)
             elif not meant and entry.role == "output":
                 nameless.append(entry)
         return {
@@ -202,7 +202,7 @@ class _Matching:
     # --------------------------------------------------------------------------------------------
     # values
 
-    def _nearest(
+    def _find_nearest(
         self, tensor: str, entries: Sequence[DumpEntry], free: Sequence[str]
     ) -> TensorMatch | None:
         """Find the nearest value of several entries of one name; outputs of nodes before inputs.
@@ -263,7 +263,7 @@ class _Matching:
         far = {n: m for n, m in self.matches.items() if m.distance > NEAR and m.how != "map"}
         lacking = [n for n in self.results if n not in self.matches] if far else []
         capture_tensors(self.judge.model, lacking)
-        sums = BlockSums((n, a) for n, a in self._floats((*far, *lacking)) if is_varied(a))
+        sums = BlockSums((n, a) for n, a in self._iter_floats((*far, *lacking)) if is_varied(a))
         for tensor, match in far.items():
             names = sums.near(self._fit.value(match.entry), NEAR)
             near = (self._fit.align(match.entry, n) for n in names)
@@ -271,7 +271,7 @@ class _Matching:
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
-    def _floats(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
+    def _iter_floats(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
         """Tensors of real numbers or 8-bit codes, one at a time."""
         for name in names:
             value = self._fit.reference(name)
@@ -284,7 +284,7 @@ class _Matching:
         reference = self._fit.reference(match.tensor)
         if match.alternatives or certain or reference is None:
             return match
-        later = takewhile(lambda n: n not in self.matches, self._chain(match.tensor))
+        later = takewhile(lambda n: n not in self.matches, self._find_chain(match.tensor))
         values = [(n, self._fit.reference(n)) for n in later]
         alike = (n for n, a in values if a is not None and a.shape == reference.shape)
         return replace(match, alternatives=tuple(alike))

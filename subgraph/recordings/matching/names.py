@@ -51,7 +51,9 @@ class ModelNames:
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
         nodes = graph.order
-        paths = {i: parse_module_path(graph.label(i)) or self._module_of_weights(i) for i in nodes}
+        paths = {
+            i: parse_module_path(graph.label(i)) or self._find_module_of_weights(i) for i in nodes
+        }
         for i in reversed(nodes):
             parts = paths[i].split(".") if paths[i] else []
             for k in range(1, len(parts) + 1):
@@ -60,7 +62,7 @@ class ModelNames:
                 self._modules.setdefault(self._plain(path), []).extend(leaving)
                 self._calls.setdefault(self._plain(_CALL.sub("", path)), []).extend(leaving)
 
-    def _module_of_weights(self, node: int) -> str:
+    def _find_module_of_weights(self, node: int) -> str:
         """Return the one module whose weights a node reads, by names such as `conv1.weight`."""
         weights = (n for n in self._graph.nodes[node].input if n in self._graph.weights)
         read = [*map(PARAMETER.fullmatch, weights)]

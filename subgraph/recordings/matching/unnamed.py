@@ -291,8 +291,8 @@ class _Following:
 
     def run_all(self) -> MatchedSample:
         while self._sweep(
-            lambda tensor: self._find_held(tensor, self._compute(tensor)), self._free()
-        ) or self._sweep(self._find_read, self._free()[::-1]):
+            lambda tensor: self._find_held(tensor, self._compute(tensor)), self._list_free()
+        ) or self._sweep(self._find_read, self._list_free()[::-1]):
             pass
         matches = {**self.matched.matches, **self.matches}
         copies = self.unnamed.find_copies(self.matches)
@@ -310,7 +310,7 @@ class _Following:
             left_out=tuple(left),
         )
 
-    def _free(self) -> list[str]:
+    def _list_free(self) -> list[str]:
         """Return the tensors that no entry is named or known to hold; none if no entry is in
         doubt."""
         known = self.matched.matches.keys() | self.matches.keys()

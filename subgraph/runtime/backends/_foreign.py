@@ -138,14 +138,14 @@ def ports(
     except (ModelError, OSError) as e:
         raise Refused(f"{backend} refuses the model: {e}", code="backend.refused-model") from e
     initializers = {t.name for t in graph.initializer}
-    inputs = [_port(backend, v, types) for v in graph.input if v.name not in initializers]
+    inputs = [_make_port(backend, v, types) for v in graph.input if v.name not in initializers]
     return inputs, [
-        Port(v.name, "", None) if v.name in untyped else _port(backend, v, types)
+        Port(v.name, "", None) if v.name in untyped else _make_port(backend, v, types)
         for v in graph.output
     ]
 
 
-def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
+def _make_port(backend: str, declared: Any, types: Collection[str]) -> Port:
     kind = declared.type.WhichOneof("value")
     tensor = declared.type.tensor_type
     dtype = (

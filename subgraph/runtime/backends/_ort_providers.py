@@ -130,7 +130,7 @@ def require(options: Fields, session: Any) -> None:
     first = list_names(options)[0]
     if "ep" not in options and first not in session.get_providers():
         raise BackendError(
-            f"{first} cannot be used here: {_why_not(first)}",
+            f"{first} cannot be used here: {_find_load_error(first)}",
             find_by_provider(first).missing() or "subcut doctor",
             code="backend.device-unusable",
         )
@@ -189,7 +189,7 @@ def _name_nodes(model: Path) -> tuple[str | bytes, StringMap]:
     return whole.SerializeToString(), {node.name: node.output[0] for node in whole.graph.node}
 
 
-def _why_not(provider: str) -> str:
+def _find_load_error(provider: str) -> str:
     """Return the error of loading a provider's library; a sentence without a reason if it loads."""
     stem = provider.removesuffix(SUFFIX).lower()
     for file in sorted(
@@ -216,7 +216,7 @@ def _find_plugin_devices(options: Fields) -> list[Any]:
             code="backend.no-plugins",
         )
     library = str(options.get("library", ""))
-    place, module = _library(library)
+    place, module = _find_library(library)
     name = (
         str(module.get_ep_name())
         if module and hasattr(module, "get_ep_name")
@@ -241,7 +241,7 @@ def _find_plugin_devices(options: Fields) -> list[Any]:
     return found
 
 
-def _library(library: str) -> tuple[str, ModuleType | None]:
+def _find_library(library: str) -> tuple[str, ModuleType | None]:
     """Return file and module of a plug-in that is named by a module or a file.
 
     Raises:

@@ -215,10 +215,10 @@ def _run_command(step: str, words: Sequence[str], places: StringMap, cwd: str | 
             break
         time.sleep(wait)
     if code:
-        raise _error(step, command[0], code, Unreachable if "host" in places else BackendError)
+        raise _make_error(step, command[0], code, Unreachable if "host" in places else BackendError)
 
 
-def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> SubcutError:
+def _make_error(step: str, command: str, code: int, lost: type[SubcutError]) -> SubcutError:
     """Return the error of an exit code, which is -n for signal n; `lost`: of a lost connection."""
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:

@@ -123,7 +123,8 @@ class _Module:
         """
         arrays = _foreign.input_arrays(feeds, self._inputs)
         variables = [
-            self._variable(array, port) for array, port in zip(arrays, self._inputs, strict=True)
+            self._make_variable(array, port)
+            for array, port in zip(arrays, self._inputs, strict=True)
         ]
         results = self._module.onForward(variables)
         if len(results) != len(self._outputs):  # MNN only prints its error
@@ -142,7 +143,7 @@ class _Module:
                 values[port.name] = _foreign.as_declared(array, port)
         return values
 
-    def _variable(self, array: Any, port: _foreign.Port) -> Any:
+    def _make_variable(self, array: Any, port: _foreign.Port) -> Any:
         held, name = HELD_TYPES.get(port.dtype, HELD_INTEGER)
         with np.errstate(over="ignore"):
             cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)

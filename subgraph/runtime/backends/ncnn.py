@@ -58,17 +58,17 @@ LOST = re.compile(
 
 def version() -> str:
     """ncnn's and pnnx's."""
-    _ncnn()
-    _pnnx()
+    _import_ncnn()
+    _find_pnnx()
     return f"{package_version('ncnn')} by pnnx {package_version('pnnx')}"
 
 
 def warm() -> None:
     """Import the runtime ahead of the first model."""
-    _ncnn()
+    _import_ncnn()
 
 
-def _ncnn() -> Any:
+def _import_ncnn() -> Any:
     """Return the runtime.
 
     Raises:
@@ -119,7 +119,7 @@ def load(model: Path, options: Fields) -> Run:
             Refused: it does not accept this model.
     """
     _foreign.check_options("ncnn", options, OPTIONS)
-    ncnn = _ncnn()
+    ncnn = _import_ncnn()
     inputs, outputs = _foreign.ports("ncnn", model, INPUTS)
     if other := next((port for port in outputs if port.dtype not in OUTPUTS), None):
         raise Refused(
@@ -202,7 +202,7 @@ class _Net:
         for k, (array, port) in enumerate(
             zip(_foreign.input_arrays(feeds, self.input_ports), self.input_ports, strict=True)
         ):
-            matrix = self._matrix(array, port, self.axes[0].get(k, NO_BATCH))
+            matrix = self._make_matrix(array, port, self.axes[0].get(k, NO_BATCH))
             held.append(matrix)
             extractor.input(f"in{k}", matrix)
         given: Values = {}
@@ -216,7 +216,7 @@ class _Net:
             given[port.name] = self._read(value, port, self.axes[1].get(k, NO_BATCH))
         return given
 
-    def _matrix(self, array: Any, port: _foreign.Port, axis: int) -> Any:
+    def _make_matrix(self, array: Any, port: _foreign.Port, axis: int) -> Any:
         if (
             array.dtype.kind == "i"
             and array.size
@@ -256,7 +256,7 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
         Refused: it wrote none. It ends with 0 whatever happens.
     """
     shutil.copy(model, folder / "m.onnx")  # it writes into the folder of the model
-    command = [*_pnnx(), "m.onnx", f"fp16={int(half)}"]
+    command = [*_find_pnnx(), "m.onnx", f"fp16={int(half)}"]
     try:
         done = subprocess.run(
             command,
@@ -287,7 +287,7 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
     return said
 
 
-def _pnnx() -> list[str]:
+def _find_pnnx() -> list[str]:
     """Return pnnx's program, next to its module, which is not imported: it imports PyTorch.
 
     Raises:

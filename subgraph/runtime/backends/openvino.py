@@ -34,19 +34,19 @@ TELEMETRY = "openvino.tools.ovc"
 
 def version() -> str:
     """Return the runtime's version."""
-    return str(_runtime().get_version()).split("-")[0]
+    return str(_import_runtime().get_version()).split("-")[0]
 
 
 def warm() -> None:
     """Import the runtime ahead of the first model."""
-    _core()
+    _make_core()
 
 
 def precision(options: Fields) -> str:
     """Return the precision that a compiled model reports on this machine, which may differ from the
     option."""
     return CLAIMS.get(
-        _computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32"
+        _computes_in(_find_device(options), tuple(sorted(_make_config(options).items()))), "fp32"
     )
 
 
@@ -62,7 +62,7 @@ def switches(options: Fields) -> Switches:
         "dynamic quantization": {DYNAMIC_QUANTIZATION: "0"},
         "its mode for speed": {MODE: "ACCURACY"},
     }
-    device = _device(options)
+    device = _find_device(options)
     return {name: {**options, **o} for name, o in found.items() if _has_property(device, *o)}
 
 
@@ -92,9 +92,9 @@ def load(model: Path, options: Fields) -> Run:
         BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
         Refused: it does not accept this model.
     """
-    device = _device(options)
-    config = _config(options)
-    core = _core()
+    device = _find_device(options)
+    config = _make_config(options)
+    core = _make_core()
     inputs, outputs = _foreign.ports("openvino", model, TYPES)
     try:
         compiled = core.compile_model(str(model), device, config)
@@ -102,7 +102,7 @@ def load(model: Path, options: Fields) -> Run:
         # raises if the device or a property is at fault
         _computes_in(device, tuple(sorted(config.items())))
         raise
-    positions = _positions(compiled, inputs)
+    positions = _find_positions(compiled, inputs)
     counts = len(positions), len(compiled.outputs)
     _foreign.require_ports("openvino", counts, compiled.inputs, outputs)
     request = compiled.create_infer_request()
@@ -110,15 +110,15 @@ def load(model: Path, options: Fields) -> Run:
     def run(feeds: Tensors) -> Values:
         arrays = _foreign.input_arrays(feeds, inputs)
         for i, position in positions.items():
-            request.set_input_tensor(position, _tensor(arrays[i]))
+            request.set_input_tensor(position, _make_tensor(arrays[i]))
         request.infer()
-        results = [_array(request.get_output_tensor(i)) for i in range(len(outputs))]
+        results = [_copy_array(request.get_output_tensor(i)) for i in range(len(outputs))]
         return {port.name: array for port, array in zip(outputs, results, strict=True)}
 
     return run
 
 
-def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
+def _find_positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
     """Position of each input in the compiled model.
 
     The same position, since an input that is also an output has lost its name; by name where unread
@@ -132,7 +132,7 @@ def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]
     return {i: names[port.name] for i, port in enumerate(inputs) if port.name in names}
 
 
-def _runtime() -> Any:
+def _import_runtime() -> Any:
     """Import the package without its converter, which reports to a server when it is imported."""
     if (
         TELEMETRY not in sys.modules
@@ -145,15 +145,15 @@ def _runtime() -> Any:
 
 
 @cache
-def _core() -> Any:
-    return _runtime().Core()
+def _make_core() -> Any:
+    return _import_runtime().Core()
 
 
-def _device(options: Fields) -> str:
+def _find_device(options: Fields) -> str:
     return str(options.get("device", "CPU"))
 
 
-def _config(options: Fields) -> StringMap:
+def _make_config(options: Fields) -> StringMap:
     """OpenVINO's properties.
 
     Raises:
@@ -163,12 +163,14 @@ def _config(options: Fields) -> StringMap:
     _foreign.check_options("openvino", options, OPTIONS)
     config = {}
     number = _foreign.threads("openvino", options)
-    if number and _device(options).startswith("CPU"):
+    if number and _find_device(options).startswith("CPU"):
         # parallel processes must not be pinned to the same core
         config = {THREADS: str(number), "ENABLE_CPU_PINNING": "NO"}
     if "precision" in options:
         config[HINT] = str(options["precision"])
-        if options["precision"] == "f32" and _has_property(_device(options), DYNAMIC_QUANTIZATION):
+        if options["precision"] == "f32" and _has_property(
+            _find_device(options), DYNAMIC_QUANTIZATION
+        ):
             config[DYNAMIC_QUANTIZATION] = "0"
     return config | properties
 
@@ -178,7 +180,7 @@ def _has_property(device: str, name: str) -> bool:
     """Return whether the device knows the property. Versions before 2024.1 have no dynamic
     quantization."""
     try:
-        return name in _core().get_property(device, "SUPPORTED_PROPERTIES")
+        return name in _make_core().get_property(device, "SUPPORTED_PROPERTIES")
     except Exception:  # noqa: BLE001
         return False
 
@@ -190,25 +192,25 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
     Raises:
         BackendError: no such device, or a property that means nothing to it.
     """
-    ov = _runtime()
+    ov = _import_runtime()
     # Before 2025.
     opset = ov.opset13 if hasattr(ov, "opset13") else import_module("openvino.runtime.opset10")
     value = opset.parameter([1], ov.Type.f32)
     tiny = ov.Model([opset.relu(value)], [value])
     try:
-        precision = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
+        precision = _make_core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:
         raise BackendError(
             f"openvino cannot use {device} so: {error_text(e)}",
-            f"it has {', '.join(_core().available_devices)}",
+            f"it has {', '.join(_make_core().available_devices)}",
             code="backend.device-unusable",
         ) from e
     return str(precision.get_type_name())
 
 
-def _tensor(array: Any) -> Any:
+def _make_tensor(array: Any) -> Any:
     """Return an OpenVINO tensor of the array: bfloat16 as raw bits; rank 0 stays."""
-    ov = _runtime()
+    ov = _import_runtime()
     if array.dtype.name != "bfloat16":
         return ov.Tensor(array)
     tensor = ov.Tensor(ov.Type.bf16, ov.Shape(list(array.shape)))
@@ -216,9 +218,9 @@ def _tensor(array: Any) -> Any:
     return tensor
 
 
-def _array(tensor: Any) -> Any:
+def _copy_array(tensor: Any) -> Any:
     """Return a copy of an output, since the next run overwrites its memory."""
-    if tensor.element_type == _runtime().Type.bf16:  # the bits come as float16
+    if tensor.element_type == _import_runtime().Type.bf16:  # the bits come as float16
         return tensor.data.view(np.uint16).copy().view(np_dtype("bfloat16"))
     return tensor.data.copy()
 

@@ -76,17 +76,17 @@ def precision(options: Fields) -> str:
     """Return the precision in which the provider computes, by its options and their defaults;
     float32 on the CPU."""
     _check_options(options)
-    return "fp32" if _uses_cpu(options) else _providers().precision(options)
+    return "fp32" if _uses_cpu(options) else _import_providers().precision(options)
 
 
 def caveat(options: Fields) -> str:
     """Name a provider's default precision below float32, and the emulator of a device."""
-    return "" if _uses_cpu(options) else _providers().caveat(options)
+    return "" if _uses_cpu(options) else _import_providers().caveat(options)
 
 
 def exact(options: Fields) -> Fields | None:
     """Return the options for the full precision of a provider; else without optimizations."""
-    if not _uses_cpu(options) and (full := _providers().exact(options)):
+    if not _uses_cpu(options) and (full := _import_providers().exact(options)):
         return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
@@ -103,7 +103,7 @@ def switches(options: Fields) -> Switches:
         "threads": {"threads": "1"},
     }
     if not _uses_cpu(options):
-        found = {**_providers().switches(options), **found}
+        found = {**_import_providers().switches(options), **found}
     return {name: {**options, **changed} for name, changed in found.items()}
 
 
@@ -140,7 +140,9 @@ def load(model: Path, options: Fields) -> Run:
             " or ".join(close) or f"{PASSES}=A+B",
             code="backend.unknown-pass",
         )
-    providers = [CPU] if _uses_cpu(options) else _providers().prepare(options, settings, OPTIONS)
+    providers = (
+        [CPU] if _uses_cpu(options) else _import_providers().prepare(options, settings, OPTIONS)
+    )
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry(
@@ -151,15 +153,17 @@ def load(model: Path, options: Fields) -> Run:
             what, settings, providers=providers, disabled_optimizers=off, enable_fallback=0
         )
     except Exception as e:
-        if not _uses_cpu(options) and (why := _providers().unusable(options, settings, providers)):
+        if not _uses_cpu(options) and (
+            why := _import_providers().unusable(options, settings, providers)
+        ):
             raise BackendError(
-                f"{_providers().list_names(options)[0]} cannot be used here: {why}",
+                f"{_import_providers().list_names(options)[0]} cannot be used here: {why}",
                 "subcut doctor",
                 code="backend.device-unusable",
             ) from e
-        raise _refusal(e, _is_on(options.get("fixed"))) from e
+        raise _make_refusal(e, _is_on(options.get("fixed"))) from e
     if not _uses_cpu(options):
-        _providers().require(options, session)
+        _import_providers().require(options, session)
     return _Session(session)
 
 
@@ -169,7 +173,7 @@ def _uses_cpu(options: Fields) -> bool:
     return "ep" not in options and options.get("providers", CPU) == CPU
 
 
-def _providers() -> ModuleType:
+def _import_providers() -> ModuleType:
     return import_module("subgraph.runtime.backends._ort_providers")
 
 
@@ -178,7 +182,7 @@ def computed_by(model: Path, options: Fields) -> list[str]:
     if _uses_cpu(options):
         return []
     ort.set_default_logger_severity(4)
-    return list(_providers().find_assigned(model, options, make_settings(options), OPTIONS))
+    return list(_import_providers().find_assigned(model, options, make_settings(options), OPTIONS))
 
 
 def passes(model: Path, options: Fields) -> list[str]:
@@ -222,19 +226,21 @@ def _hash_optimized_graph(model: Path, options: Fields, off: Sequence[str]) -> s
     """Return a hash of the graph that is run instead of a model, or of the error."""
     ort.set_default_logger_severity(4)
     settings = make_settings(options)
-    providers = [CPU] if _uses_cpu(options) else _providers().prepare(options, settings, OPTIONS)
+    providers = (
+        [CPU] if _uses_cpu(options) else _import_providers().prepare(options, settings, OPTIONS)
+    )
     with folders.temporary("subcut-ort") as folder:
         settings.optimized_model_filepath = str(folder / "model.onnx")
         try:
             ort.InferenceSession(
                 str(model), settings, providers=providers, disabled_optimizers=list(off)
             )
-            return _summary(folder / "model.onnx")
+            return _hash_nodes(folder / "model.onnx")
         except Exception as e:  # noqa: BLE001
-            return _message(e)
+            return _shorten_message(e)
 
 
-def _summary(model: Path) -> str:
+def _hash_nodes(model: Path) -> str:
     """Return a hash of the nodes and their inputs, without order and names of intermediate tensors.
 
     For the same model, onnxruntime chooses other names each time.
@@ -288,7 +294,7 @@ def make_settings(options: Fields) -> Any:
                 settings.add_session_config_entry(key, str(value))
             except Exception as e:
                 raise UsageError(
-                    f"ort: {key} cannot be {value}: {_message(e)}",
+                    f"ort: {key} cannot be {value}: {_shorten_message(e)}",
                     "see onnxruntime's session keys",
                     code="backend.wrong-option",
                 ) from e
@@ -297,7 +303,7 @@ def make_settings(options: Fields) -> Any:
             settings.register_custom_ops_library(str(library))
         except Exception as e:
             raise BackendError(
-                f"onnxruntime cannot load {library}: {_message(e)}",
+                f"onnxruntime cannot load {library}: {_shorten_message(e)}",
                 "--custom-ops LIB",
                 code="backend.custom-ops",
             ) from e
@@ -338,7 +344,7 @@ class _Session:
                 outputs.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
         except Exception as e:
             raise ModelError(
-                f"onnxruntime failed while running: {_message(e)}",
+                f"onnxruntime failed while running: {_shorten_message(e)}",
                 "check that the model takes these inputs",
                 code="backend.run-failed",
             ) from e
@@ -390,15 +396,15 @@ _PLACE = re.compile(
 )
 
 
-def _message(e: Exception) -> str:
+def _shorten_message(e: Exception) -> str:
     """Return onnxruntime's error text without prefixes and places; at most 400 characters."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
     text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # subcut's own temporary file
     return _PLACE.sub("", text)[:400]
 
 
-def _refusal(e: Exception, is_reference: bool) -> Refused:
-    text = _message(e)
+def _make_refusal(e: Exception, is_reference: bool) -> Refused:
+    text = _shorten_message(e)
     way_out = ["`subcut cut --no-capture` cuts without running the model"] if is_reference else []
     hint = "".join(way_out)
     if "is not a registered function/op" in text:

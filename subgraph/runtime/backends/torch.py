@@ -40,7 +40,7 @@ def tensors(model: Path, options: Fields) -> list[str]:
     Raises:
         BackendError: the module cannot be made, run or exported.
     """
-    return list(_export(*_module(options), str(model), True).places)
+    return list(_export(*_split_module(options), str(model), True).places)
 
 
 def load(model: Path, options: Fields) -> Run:
@@ -54,7 +54,7 @@ def load(model: Path, options: Fields) -> Run:
     """
     _foreign.check_options("torch", options, OPTIONS)
     whole = options.get("model")
-    exported = _export(*_module(options), str(whole or model), bool(whole))
+    exported = _export(*_split_module(options), str(whole or model), bool(whole))
     graph = protobuf.read(model).model.graph
     inside = {tensor.name for tensor in graph.initializer}
     piece = exported.piece(
@@ -67,7 +67,7 @@ def load(model: Path, options: Fields) -> Run:
     return run
 
 
-def _module(options: Fields) -> tuple[str, str]:
+def _split_module(options: Fields) -> tuple[str, str]:
     """Return the file and the function of the module.
 
     Raises:
@@ -92,7 +92,7 @@ def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     """
     torch = programs.import_torch()
     graph = load_graph(Path(model)).prepare()
-    module, args, options = _built(file, build, graph)
+    module, args, options = _call_function(file, build, graph)
     kwargs = options.pop("kwargs", None) or {}
     try:
         program, _ = programs.find_nearest(
@@ -117,7 +117,7 @@ def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     return ExportedModel(program, graph, whole=whole)
 
 
-def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], JsonObject]:
+def _call_function(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], JsonObject]:
     """Call the user's function; return the module, the arguments and the options of its export.
 
     Raises:
@@ -136,7 +136,7 @@ def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], J
             "correct the file",
             code="torch.function-failed",
         ) from e
-    parts = list(made) if isinstance(made, (tuple, list)) else [made, _zeros(graph)]
+    parts = list(made) if isinstance(made, (tuple, list)) else [made, _make_zeros(graph)]
     module, args, options = (*parts, {}, {})[:3]
     if (
         not isinstance(module, torch.nn.Module)
@@ -157,7 +157,7 @@ def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], J
     return module, (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(options)
 
 
-def _zeros(graph: Graph) -> tuple[Any, ...]:
+def _make_zeros(graph: Graph) -> tuple[Any, ...]:
     """Return an argument per input of the model.
 
     Raises:

@@ -103,12 +103,12 @@ def version(options: Fields) -> str:
     release = str(options.get("version", NEWEST))
     if why := _lacks(browser, release):
         raise BackendError(f"web {why}", "subcut doctor", code="web.unusable")
-    shown = WEBKIT if browser == WEBKIT else _browser_version(browser)
+    shown = WEBKIT if browser == WEBKIT else _find_browser_version(browser)
     return f"{release} in {shown}"
 
 
 @cache
-def _browser_version(browser: str) -> str:
+def _find_browser_version(browser: str) -> str:
     place = Path(find_browser(browser) or browser)
     if place.suffix == ".exe":  # Chrome would open a window
         return place.stem
@@ -299,16 +299,16 @@ class _Page:
         place = None if browser == WEBKIT else find_browser(browser) or browser
         try:
             if place is None:
-                return _driver().webkit.launch()
+                return _start_driver().webkit.launch()
             if "firefox" in Path(place).name.lower():
                 prefs = OF_FIREFOX if provider.startswith("webgpu") else {}
                 how = {"channel": "moz-firefox", "firefox_user_prefs": prefs}  # by WebDriver BiDi
-                return _driver().firefox.launch(executable_path=place, **how)
+                return _start_driver().firefox.launch(executable_path=place, **how)
             flags = list(WEBGPU) if provider.startswith(GPU) else []
             if flags and not hardware.has_gpu():
                 flags += IN_SOFTWARE
             root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
-            return _driver().chromium.launch(
+            return _start_driver().chromium.launch(
                 executable_path=place, args=flags, chromium_sandbox=not root
             )
         except Exception as e:
@@ -328,7 +328,7 @@ class _Page:
 
 
 @cache
-def _driver() -> Any:
+def _start_driver() -> Any:
     """Playwright, started once: a process takes no second one."""
     package = _foreign.package("playwright.sync_api", "web")
     # The browser's own folders go with this process's.
@@ -473,7 +473,7 @@ class ReleaseServer:
         """Reply to GET."""
         _, secret, *rest = request.path.partition("?")[0].split("/")
         name = "/".join(rest)
-        found = self._content(name) if secrets.compare_digest(secret, self._secret) else None
+        found = self._read_content(name) if secrets.compare_digest(secret, self._secret) else None
         request.send_response(200 if found is not None else 404)
         request.send_header(
             "Content-Type", KINDS.get(Path(name).suffix, "application/octet-stream")
@@ -488,7 +488,7 @@ class ReleaseServer:
         request.end_headers()
         request.wfile.write(found or b"")
 
-    def _content(self, name: str) -> bytes | None:
+    def _read_content(self, name: str) -> bytes | None:
         if not name:
             return PAGE.encode()
         if name in self._given:

@@ -163,9 +163,11 @@ class RemoteWorkers(Workers):
         for _ in range(MAX_LOSSES):
             connection = self._connection
             try:
-                reply, files = self._result(connection.executor.submit(task.perform, text, content))
+                reply, files = self._receive_result(
+                    connection.executor.submit(task.perform, text, content)
+                )
             except Exception as e:  # noqa: BLE001
-                why = self._why_lost(e, connection)
+                why = self._explain_loss(e, connection)
             else:
                 try:
                     document = from_json(TaskReply, json.loads(reply))
@@ -180,7 +182,7 @@ class RemoteWorkers(Workers):
             f"the worker was lost, {MAX_LOSSES} times: {why}", code="executor.worker-lost"
         )
 
-    def _why_lost(self, error: Exception, connection: Connection) -> str:
+    def _explain_loss(self, error: Exception, connection: Connection) -> str:
         """Return the reason why a task has no result, if another attempt may have one."""
         spec = self.candidate.executor
         why = f"{type(error).__name__}: {clean(str(error))[:200]}"
@@ -214,7 +216,7 @@ class RemoteWorkers(Workers):
             ) from error
         return why
 
-    def _result(self, future: Future[Any]) -> tuple[str, FileMap]:
+    def _receive_result(self, future: Future[Any]) -> tuple[str, FileMap]:
         while not wait([future], timeout=POLL).done:
             if self._closed or is_cancelled():
                 future.cancel()

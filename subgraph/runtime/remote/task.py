@@ -125,12 +125,12 @@ def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
             "put them there under the same path, or use a shared file system",
             code="executor.other-files",
         )
-    workers = _workers(candidate)
+    workers = _find_workers(candidate)
     job = task.job
     if job is None:
         return TaskReply(about=workers.about()), {}
     if leash_of(job.into, task.token).exists() and has_files(job):
-        with _while_wanted(job, task.token):
+        with _run_while_wanted(job, task.token):
             return _run(workers, job), {}
     if task.packed is None:
         return TaskReply(by_content=True), {}
@@ -139,7 +139,7 @@ def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
             return TaskReply(missing=tuple(missing)), {}
         job = task.packed.relocate(folder)
         job.into.mkdir()
-        with _cancellable(task.token):
+        with _make_cancellable(task.token):
             reply = _run(workers, job)
         return reply, {path.name: path.read_bytes() for path in job.into.iterdir()}
 
@@ -155,7 +155,7 @@ def has_files(job: Job) -> bool:
     return all(Path(file).is_file() for file in (str(job.model), *files))
 
 
-def _workers(candidate: Candidate) -> Workers:
+def _find_workers(candidate: Candidate) -> Workers:
     """Return the processes of a candidate on this machine, kept from task to task.
 
     Raises:
@@ -202,7 +202,7 @@ def end(token: str) -> None:
 
 
 @contextlib.contextmanager
-def _cancellable(token: str) -> Iterator[Cancel]:
+def _make_cancellable(token: str) -> Iterator[Cancel]:
     with Cancel() as cancel:
         with _lock:
             _running[token] = cancel
@@ -214,7 +214,7 @@ def _cancellable(token: str) -> Iterator[Cancel]:
 
 
 @contextlib.contextmanager
-def _while_wanted(job: Job, token: str) -> Iterator[None]:
+def _run_while_wanted(job: Job, token: str) -> Iterator[None]:
     """End the run of this block once nobody wants it."""
     over = threading.Event()
 
@@ -224,7 +224,7 @@ def _while_wanted(job: Job, token: str) -> Iterator[None]:
                 cancel.set()
                 return
 
-    with _cancellable(token) as cancel:
+    with _make_cancellable(token) as cancel:
         threading.Thread(target=watch, daemon=True).start()
         try:
             yield

@@ -51,19 +51,19 @@ def find_accumulated(
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
     state.expect(count + GROWTH_POINTS)
-    shares = yield from _shares(state, pieces, graded)
+    shares = yield from _measure_shares(state, pieces, graded)
     if shares is None:
         return None
     if state.aim.signature is not Signature.PRECISION and (
         max(shares) >= CULPRIT_SHARE or sum(shares) < MIN_SUM * share
     ):
         return None
-    growth = (yield from _growth(state)) if share == 1.0 else ()
-    contributors = yield from _largest(state, pieces, shares)
+    growth = (yield from _measure_growth(state)) if share == 1.0 else ()
+    contributors = yield from _find_largest(state, pieces, shares)
     spoiling = yield from _find_spoiling(state, scope, contributors)
     if spoiling:
         return spoiling
-    return _finding(
+    return _make_finding(
         state,
         scope,
         sum(shares),
@@ -76,7 +76,7 @@ def find_accumulated(
 def partial(state: SearchState, region: Items, share: float) -> Finding:
     """Return the finding for a region whose error grows item by item, but does not split into
     shares that add up."""
-    return _finding(
+    return _make_finding(
         state,
         region,
         share,
@@ -109,10 +109,10 @@ def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]
         f"the culprits ({len(shares)}) explain {sum(shares):.0%}, none more than {max(shares):.0%};"
         " the remaining error arises in many places"
     )
-    return [_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
+    return [_make_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
 
 
-def _finding(
+def _make_finding(
     state: SearchState,
     region: Items,
     share: float,
@@ -131,7 +131,7 @@ def _finding(
     )
 
 
-def _shares(
+def _measure_shares(
     state: SearchState, pieces: Sequence[Items], graded: bool
 ) -> Search[list[float] | None]:
     """Return the share of each piece.
@@ -191,7 +191,7 @@ def _halve_spoiling(
     """Return the part of a piece without which, and without the others, the scope agrees."""
     while len(piece) > 1:
         halves = _split(piece)
-        shares = yield from _shares(state, halves, True)
+        shares = yield from _measure_shares(state, halves, True)
         if shares is None:
             break
         larger = halves[shares.index(max(shares))]
@@ -207,7 +207,7 @@ def _agrees_without(state: SearchState, scope: Items, pieces: Sequence[Items]) -
     return (yield from state.tail(Purpose.TAIL, rest)).agrees
 
 
-def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
+def _measure_growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     """Errors of prefixes that run on the model's inputs; unknown ones are left out."""
     sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
     queries = [state.aim.make_in_place_query(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
@@ -216,7 +216,7 @@ def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     return tuple((size, error) for size, error in errors if error is not None)
 
 
-def _largest(
+def _find_largest(
     state: SearchState, pieces: Sequence[Items], shares: Sequence[float]
 ) -> Search[tuple[tuple[Items, float], ...]]:
     """Pieces by share, largest first; the largest ones are split a few times, to name fewer
@@ -228,7 +228,7 @@ def _largest(
         if len(piece) == 1:
             break
         halves = _split(piece)
-        parts = yield from _shares(state, halves, True)
+        parts = yield from _measure_shares(state, halves, True)
         if parts is None:
             break
         heapq.heapreplace(heap, (-parts[0], halves[0]))

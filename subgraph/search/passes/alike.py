@@ -90,7 +90,7 @@ def repeats(
     if local and finding.items[-1] in local:
         regions = [region for region in regions if region[-1] in local]
     if not _are_pooled(state, signature):
-        few = yield from _fail(state, _evenly(regions, ASKED_FIRST), signature)
+        few = yield from _fail(state, _select_evenly(regions, ASKED_FIRST), signature)
         if not any(few):
             return ()  # halving finds the few that are left in fewer runs
     # a piece of two items that holds a culprit of one is not alike
@@ -153,7 +153,7 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
 
     Complexity: at most `LOOKED_AT` runs; `MAX_RIGHT` + 1 runs of agreeing items end it.
     """
-    failed = _disjoint([*culprits, *state.seen.irrelevant])
+    failed = _select_disjoint([*culprits, *state.seen.irrelevant])
     if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
     off = yield from off_alone(
@@ -182,7 +182,7 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
     return tuple(off) if len(off) > LOOKED_AT // 2 and kinds >= MIN_KINDS else ()
 
 
-def _disjoint(regions: Iterable[Items]) -> list[Items]:
+def _select_disjoint(regions: Iterable[Items]) -> list[Items]:
     """Return regions, smallest first, without those that share an item with an earlier one."""
     kept = []
     seen: set[int] = set()
@@ -199,9 +199,9 @@ def _spread(labels: Sequence[Hashable] | None, items: Sequence[int]) -> list[int
     kinds = {labels[k] if labels else k: k for k in items}
     some = list(kinds.values())
     rest = [k for k in items if k not in set(some)]
-    return [*_evenly(some, LOOKED_AT), *_evenly(rest, LOOKED_AT - len(some))]
+    return [*_select_evenly(some, LOOKED_AT), *_select_evenly(rest, LOOKED_AT - len(some))]
 
 
-def _evenly(items: Sequence[T], most: int) -> Sequence[T]:
+def _select_evenly(items: Sequence[T], most: int) -> Sequence[T]:
     step = max(len(items) / most, 1) if most > 0 else 0
     return [items[int(i * step)] for i in range(min(most, len(items)))] if step else ()

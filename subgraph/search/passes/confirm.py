@@ -60,17 +60,17 @@ def confirm_region(state: SearchState, smallest: Smallest) -> Search[Finding]:
     """
     state.expect(2)
     if state.aim.flaky:
-        return (yield from _flaky_finding(state, smallest))
+        return (yield from _make_flaky_finding(state, smallest))
     size = 1 if state.driver.settings.steady else len(smallest.items)
     own, others = next((own, others) for most, own, others in FURTHER_RUNS if size <= most)
     statuses = yield from state.repeat([smallest.items], own, OWN_FRESH_RUNS)
     if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
     supersets = state.seen.agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
-    for regions, times in ((_neighbors(state, smallest), others), (supersets, 1)):
+    for regions, times in ((_list_neighbors(state, smallest), others), (supersets, 1)):
         if RegionOutcome.FAIL in (yield from state.repeat(regions, times, max_fresh=0)):
             yield from _restart_as_flaky(state)
-    finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
+    finding = _make_finding(state, smallest, FindingKind.CULPRIT, (1, 1))
     if RegionOutcome.FAIL not in statuses:
         return replace(
             finding, certified=False, why="perhaps not the smallest: no fresh process ran it"
@@ -86,7 +86,7 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
     needed = []
     for item in smallest.items:
         rest = tuple(k for k in smallest.items if k != item)
-        stranger = _stranger(state, smallest.items)
+        stranger = _find_stranger(state, smallest.items)
         if (
             stranger is None
             or (yield from _fails_with(state, rest, stranger)) is not RegionOutcome.FAIL
@@ -103,7 +103,7 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
     )
 
 
-def _stranger(state: SearchState, region: Items) -> int | None:
+def _find_stranger(state: SearchState, region: Items) -> int | None:
     """Return an item far from a region that neither feeds nor reads it, and did not fail alone.
 
     An item that is not downstream of the region is preferred.
@@ -136,7 +136,7 @@ def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[Region
     return status
 
 
-def _neighbors(state: SearchState, smallest: Smallest) -> list[Items]:
+def _list_neighbors(state: SearchState, smallest: Smallest) -> list[Items]:
     """Return regions with one item less that were run."""
     items = smallest.items if len(smallest.items) > 1 else ()
     neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
@@ -189,14 +189,16 @@ def measure_rate(state: SearchState) -> Search[None]:
     state.seen.agreed.clear()
 
 
-def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
+def _make_flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     """Return the finding for a region of a flaky candidate.
 
     Raises:
         SearchRestart: a region with one item less, that counted as passing, failed after all.
     """
     passes = state.aim.repeats
-    if RegionOutcome.FAIL in (yield from state.repeat(_neighbors(state, smallest), 2 * passes - 1)):
+    if RegionOutcome.FAIL in (
+        yield from state.repeat(_list_neighbors(state, smallest), 2 * passes - 1)
+    ):
         state.aim = replace(state.aim, repeats=2 * passes)
         raise SearchRestart(
             f"a region failed that had passed {passes} times: passes are repeated more often"
@@ -206,7 +208,7 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
         is_reproduced = reproduces(failed, runs, state.whole.failed, state.whole.runs)
         if is_reproduced:
             break
-    finding = _finding(state, smallest, FindingKind.FLAKY, (failed, runs))
+    finding = _make_finding(state, smallest, FindingKind.FLAKY, (failed, runs))
     if is_reproduced:
         return finding
     why = (
@@ -216,7 +218,7 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)
 
 
-def _finding(
+def _make_finding(
     state: SearchState, smallest: Smallest, kind: FindingKind, runs: tuple[int, int]
 ) -> Finding:
     answer = state.answer_to(smallest.items)
@@ -267,26 +269,26 @@ def baseline(state: SearchState) -> Search[None]:
     repeat = WHOLE_RUNS if settings.steady else settings.repeat
     of_search, _ = state.driver.estimate
     looks_further = settings.inside or settings.within is not None
-    while len(answers) < _runs_needed(answers, repeat):
+    while len(answers) < _count_runs_needed(answers, repeat):
         purpose = Purpose.AGAIN if answers else Purpose.BASELINE
         answers += yield from state.ask(purpose, [_run_of_whole(len(answers))])
         state.whole = sum_up(answers)
         state.look_for((), state.whole.signature)
         only_repeats = state.whole.agrees and not looks_further
-        runs = _repeats_left(answers, repeat) if only_repeats else of_search
+        runs = _count_repeats_left(answers, repeat) if only_repeats else of_search
         state.expect(runs, only_repeats=only_repeats)
 
 
-def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
+def _count_repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
     """Return the largest number of further runs of the full model, if it agrees each time and takes
     as long as the last time."""
     runs = list(answers)
-    while len(runs) < _runs_needed(runs, repeat):
+    while len(runs) < _count_runs_needed(runs, repeat):
         runs.append(answers[-1])
     return len(runs) - len(answers)
 
 
-def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
+def _count_runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
     """Return the number of runs of the full model that its known answers require.
 
     Args:
@@ -304,11 +306,13 @@ def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
     if any(fails[:least]):
         return least
     return (
-        FLAKY_WHOLE_RUNS if any(fails) else max(least, len(answers) + _once_more(answers, repeat))
+        FLAKY_WHOLE_RUNS
+        if any(fails)
+        else max(least, len(answers) + _needs_another_run(answers, repeat))
     )
 
 
-def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
+def _needs_another_run(answers: Sequence[Answer], repeat: int | None) -> bool:
     """Return whether to run the full model again, which agreed in each run.
 
     The seconds of a stored answer are those of its first run, so that a search that is resumed

@@ -67,7 +67,7 @@ def gallop_back(
     fail; None if nothing is known, and then the result is None where no length up to `LONGEST`
     fails.
     """
-    length = yield from _shortest(
+    length = yield from _find_shortest(
         state,
         lambda k: tuple(sorted(scope[end - k : end])),
         min(LONGEST, end) if start is None else end - start,
@@ -78,11 +78,11 @@ def gallop_back(
 
 def gallop_forth(state: SearchState, region: Items) -> Search[Items]:
     """Return the shortest beginning of a failing region that fails."""
-    length = yield from _shortest(state, lambda k: region[:k], len(region), True)
+    length = yield from _find_shortest(state, lambda k: region[:k], len(region), True)
     return region[:length]
 
 
-def _shortest(
+def _find_shortest(
     state: SearchState, piece: Callable[[int], Items], longest: int, fails: bool
 ) -> Search[int | None]:
     """Return the shortest failing length up to `longest`; `fails`: the longest is known to fail."""

@@ -63,19 +63,19 @@ FRACTION = """
 TANH = "t = Tanh(u)"
 
 
-def _erf(slope: float, cubic: float, tanh: str = TANH) -> str:
+def _write_erf(slope: float, cubic: float, tanh: str = TANH) -> str:
     """Return erf(x) as tanh(slope x + cubic x³)."""
-    return f"{_tanh(slope, cubic)} {tanh} y = Identity(t)"
+    return f"{_write_tanh(slope, cubic)} {tanh} y = Identity(t)"
 
 
-def _gelu(slope: float, cubic: float, tanh: str = TANH) -> str:
+def _write_gelu(slope: float, cubic: float, tanh: str = TANH) -> str:
     """Return GELU by the same tanh."""
-    return f"""{_tanh(slope, cubic)} {tanh}
+    return f"""{_write_tanh(slope, cubic)} {tanh}
     one = Constant<value = float {{1.0}}>() half = Constant<value = float {{0.5}}>()
     t1 = Add(t, one) x1 = Mul(x, half) y = Mul(x1, t1)"""
 
 
-def _tanh(slope: float, cubic: float) -> str:
+def _write_tanh(slope: float, cubic: float) -> str:
     return f"""
     a = Constant<value = float {{{slope!r}}}>() b = Constant<value = float {{{cubic!r}}}>()
     x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w)"""
@@ -84,17 +84,17 @@ def _tanh(slope: float, cubic: float) -> str:
 # By name, which goes on "looks like …": for each operator the body of a function `NAME (x) => (y)`.
 APPROXIMATIONS: Mapping[str, StringMap] = {
     "GELU by tanh": {
-        "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
-        "Gelu": _gelu(SLOPE, SLOPE * CUBIC),
+        "Erf": _write_erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
+        "Gelu": _write_gelu(SLOPE, SLOPE * CUBIC),
     },
     "GELU by tanh as a continued fraction": {
-        "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8), FRACTION),
-        "Gelu": _gelu(SLOPE, SLOPE * CUBIC, FRACTION),
+        "Erf": _write_erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8), FRACTION),
+        "Gelu": _write_gelu(SLOPE, SLOPE * CUBIC, FRACTION),
     },
     "tanh as a continued fraction": {"Tanh": f"u = Identity(x) {FRACTION} y = Identity(t)"},
     "GELU by the logistic function": {
-        "Erf": _erf(QUICK / math.sqrt(2), 0.0),
-        "Gelu": _gelu(QUICK / 2, 0.0),
+        "Erf": _write_erf(QUICK / math.sqrt(2), 0.0),
+        "Gelu": _write_gelu(QUICK / 2, 0.0),
     },
     "exp by a straight line between powers of two": {
         "Exp": f"u = Identity(x) {EXP} y = Identity(t)",
@@ -133,7 +133,7 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
             continue
         change = partial(call_functions, DOMAIN, partial(_write_function, bodies))
         try:
-            times = _times_nearer(output, trials.model.run_on_reference(region, change=change))
+            times = _measure_gain(output, trials.model.run_on_reference(region, change=change))
         except SubcutError:  # the reference has no such operator, or the values are of another type
             continue
         if times >= NEARER:
@@ -144,7 +144,7 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
         yield Evidence("approximation", f"looks like {quoted}", Fact.KNOWN, quoted=quoted)
 
 
-def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
+def _measure_gain(output: WrongOutput, approximated: Feeds) -> float:
     """Return the factor by which the worst output is nearer, on average and at its worst element.
 
     It is 0 if more than rounding is left of any output of any sample.
@@ -172,11 +172,14 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
                 and (far := comparable(expected[name].value(), made[name].value()))
                 and not far.masked
             ):
-                times = min(far.error / max(near.error, 1e-30), _rms(far) / max(_rms(near), 1e-30))
+                times = min(
+                    far.error / max(near.error, 1e-30),
+                    _compute_rms(far) / max(_compute_rms(near), 1e-30),
+                )
     return times
 
 
-def _rms(pair: Pair) -> float:
+def _compute_rms(pair: Pair) -> float:
     expected, value = pair.values
     return float(np.sqrt(np.mean((value.astype(np.float64) - expected.astype(np.float64)) ** 2)))
 

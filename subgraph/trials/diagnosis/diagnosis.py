@@ -91,7 +91,7 @@ def diagnose(
     seconds = verdict.build + verdict.run
     if not withheld and seconds > MAX_SECONDS:
         withheld = f"the region takes {seconds:.0f} s"
-    evidence = list(_overflow(trials.judge, region))
+    evidence = list(_iter_overflow(trials.judge, region))
     evidence += diagnose_model(trials, region, verdict, differences)
     worst = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
     # then no option of the runtime matters
@@ -100,16 +100,16 @@ def diagnose(
         return [conclude(evidence), *evidence]
     evidence += _diagnose_common(trials, [region, *others]) if others else _diagnose_one(worst)
     evidence += _find_approximated_part(trials, parts)
-    evidence += _exact(trials, region, withheld)
+    evidence += _try_exact(trials, region, withheld)
     facts = {one.fact for one in evidence}
     if Fact.RIGHT in facts:
-        evidence += _passes(trials, region)
+        evidence += _try_passes(trials, region)
     # an optimized kernel of a lower precision may be an option
     if Fact.RIGHT_FINER not in facts and (Fact.RIGHT not in facts or Fact.FITS in facts):
-        evidence += _switches(trials, region, withheld)
+        evidence += _try_switches(trials, region, withheld)
     if Fact.FITS in facts and not others:
-        evidence += _each_alone(trials, region, withheld)
-    evidence += _second(trials, region, verdict, withheld)
+        evidence += _try_each_alone(trials, region, withheld)
+    evidence += _compare_with_evaluator(trials, region, verdict, withheld)
     if who := computed_by.sentence(trials, region):
         evidence.append(Evidence("provider", who))
     if trials.model.shared_tensors is not None and not NO_EXPORT.intersection(
@@ -129,7 +129,7 @@ def diagnose(
 # ------------------------------------------------------------ numbers
 
 
-def _overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
+def _iter_overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
     """Yield a weight beyond the range of the claimed precision: converters clip it.
 
     Masks mean minus infinity.
@@ -165,13 +165,13 @@ def _diagnose_claim(output: WrongOutput | None) -> Iterator[Evidence]:
     """Evidence about the claimed precision alone."""
     values = output.values if output else None
     if output and values and (pair := comparable(*values)):
-        yield from islice(_noise(output, pair), 1)
+        yield from islice(_measure_by_noise(output, pair), 1)
 
 
 def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
     """Evidence in the values alone, without a run."""
     if pair := comparable(*output.values) if output.values else None:
-        yield from _noise(output, pair)
+        yield from _measure_by_noise(output, pair)
     elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
         yield Evidence(
             "noise", f"rounding does not explain it: {output.judgement.why}", Fact.BEYOND
@@ -237,28 +237,28 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
         return False
     pairs = [comparable(*output.values) if output.values else None for output in off]
     return all(
-        pair is not None and _ruling(output, pair, precision).agrees
+        pair is not None and _judge_by_noise(output, pair, precision).agrees
         for output, pair in zip(off, pairs, strict=True)
     )
 
 
-def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
+def _measure_by_noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     """Yield the error in units of rounding noise: at the claimed precision, and at lower ones that
     may be undeclared."""
     claim = output.trials.judge.claim(output.region)
-    ruling = _ruling(output, pair, claim)
+    ruling = _judge_by_noise(output, pair, claim)
     if ruling.is_unresolved:
         yield Evidence("noise", ruling.why)
         return
     kernels = dict.fromkeys(
         op for i in output.region.nodes if (op := output.trials.graph.ops[i]) in APPROXIMATED
     )
-    fact = _size(ruling, ruling.metrics.get("noise_ratio"), kernels)
+    fact = _describe_size(ruling, ruling.metrics.get("noise_ratio"), kernels)
     explains = "explains it" if fact is Fact.WITHIN else "does not explain it"
     yield Evidence(
         "noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels)
     )
-    if fact is not Fact.WITHIN and not _noise_of(output).find_quantized_values():
+    if fact is not Fact.WITHIN and not _get_noise(output).find_quantized_values():
         yield from _lower_precision(output, pair, claim)
 
 
@@ -277,7 +277,7 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
     # float16 represents TF32; int8 explains nearly any error: only its levels bring it up
     omitted = (Precision.TF32,) if on_levels else (Precision.TF32, Precision.INT8)
     for precision in [p for p in Precision if p.eps > claim.eps and p not in omitted]:
-        ruling = _ruling(output, pair, precision)
+        ruling = _judge_by_noise(output, pair, precision)
         name = precision.dtype
         ratio = ruling.metrics.get("noise_ratio")
         if ruling.agrees and (ratio is None or ratio >= FAINT):
@@ -296,17 +296,17 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
     yield from rest
 
 
-def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
+def _judge_by_noise(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
     """Return the ruling of the default criterion, with its noise, whatever criterion judged."""
-    context = OutputContext(output.judgement.name, precision, _noise_of(output))
+    context = OutputContext(output.judgement.name, precision, _get_noise(output))
     return rule("floor=0")(pair, context)
 
 
-def _noise_of(output: WrongOutput) -> OutputNoise:
+def _get_noise(output: WrongOutput) -> OutputNoise:
     return output.trials.model.noise(output.region, output.sample).get_output(output.judgement.name)
 
 
-def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:
+def _describe_size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:
     """Return the fact about the error's size at the claimed precision; `kernels`: operators that
     runtimes approximate."""
     if ruling.label == "approximate kernel" and kernels:
@@ -355,7 +355,7 @@ def _run_with(trials: Trials, region: Region, options: StringMap, folder: str) -
         return _OtherRun(Verdict(Status.UNRESOLVED, why=e.what), error=e.what)
 
 
-def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
+def _try_exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """Run the backend in full precision, or without its optimizations."""
     if not (options := trials.runtime.about.exact):
         return
@@ -429,7 +429,7 @@ def diagnose_model(
         yield Evidence("model", f"with {file} the reference agrees with neither side: {found.why}")
 
 
-def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
+def _try_each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """Ask whether each node that rounds off is alone in doing so: a candidate that computes in a
     lower precision does so in each node."""
     graph = trials.graph
@@ -449,7 +449,7 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
     yield Evidence("alone", f"each of {count(nodes, 'node')} alone deviates, too", Fact.EVERYWHERE)
 
 
-def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
+def _try_passes(trials: Trials, region: Region) -> Iterator[Evidence]:
     """Yield the passes of the optimizer that it takes; tried only if the region is right without
     the optimizer."""
     try:
@@ -462,7 +462,7 @@ def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
         yield Evidence("pass", f"right without {passes}", Fact.PASS, quoted=passes)
 
 
-def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
+def _try_switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """Run the backend with each of its switches thrown, until the region is right."""
     rest = []
     for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
@@ -485,7 +485,9 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
         yield Evidence("switch", "; ".join(rest))
 
 
-def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
+def _compare_with_evaluator(
+    trials: Trials, region: Region, verdict: Verdict, withheld: str
+) -> Iterator[Evidence]:
     """Yield whether onnx's own evaluator agrees with the reference or with the candidate, on the
     same inputs."""
     worst = verdict.worst
@@ -507,12 +509,12 @@ def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> 
         with with_candidate(with_own_model(trials, None), evaluator, "second") as second:
             other = second.verdict(region)
             outputs = WrongOutput(trials, region, worst), WrongOutput(second, region, worst)
-            yield _side(other, verdict, other.fails and _is_nearer(*outputs))
+            yield _describe_side(other, verdict, other.fails and _is_nearer(*outputs))
     except SubcutError as e:
         yield Evidence("second", f"no second opinion: {e.what}")
 
 
-def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
+def _describe_side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
     """Return the evaluator's verdict as evidence.
 
     If both sides return the same shapes and the evaluator others, the evaluator errs: it joins the

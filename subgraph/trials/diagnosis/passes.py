@@ -103,16 +103,16 @@ def minimal_sets(ablation: Ablation) -> list[Strings]:
     names = ablation.names()
     found: list[Strings] = [(name,) for name in names if ablation.is_right([name])]
     rest = [name for name in names if (name,) not in found]
-    pairs = _pairs(ablation, rest, {name for (name,) in found}) if ablation.tries_pairs else ()
+    pairs = _iter_pairs(ablation, rest, {name for (name,) in found}) if ablation.tries_pairs else ()
     found += [pair for pair in pairs if ablation.is_right(pair)]
     every = ablation.every(names)
     tried = MAX_TOGETHER if ablation.tries_pairs else 1
     if not found and len(every) > tried and ablation.is_right(every):
-        found = [_minimal(ablation, every)]
+        found = [_find_minimal(ablation, every)]
     return found
 
 
-def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterator[Strings]:
+def _iter_pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterator[Strings]:
     """Pairs of names of which none cures alone; with each, those that do something only where it is
     off."""
     seen = set()
@@ -127,7 +127,7 @@ def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterato
                 yield pair
 
 
-def _minimal(ablation: Ablation, names: Sequence[str]) -> Strings:
+def _find_minimal(ablation: Ablation, names: Sequence[str]) -> Strings:
     """Return a set without which it is right, and of which each name is needed: one name after the
     other is left in."""
     needed = list(names)

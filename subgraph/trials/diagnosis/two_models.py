@@ -154,7 +154,7 @@ class _Side:
         return {np.sort(value, axis=None).tobytes() for value in long}
 
 
-def _side(graph: Graph, values: ReferenceValues | None, nodes: Iterable[int]) -> _Side:
+def _make_side(graph: Graph, values: ReferenceValues | None, nodes: Iterable[int]) -> _Side:
     nodes = [i for i in graph.in_order(nodes) if graph.ops[i] != "Constant"]
     kinds = graph.kinds(graph.iter_inputs(nodes))
     constants = {}
@@ -222,7 +222,7 @@ class _Node:
         """The scale of a quantizer, or of a dequantizer; "" of other operators."""
         inputs = SCALES.get(self.proto.op_type)
         scale = constant_scale(self.side.graph, self.proto, *inputs) if inputs else None
-        return _scale_text(scale) if scale else ""
+        return _format_scale(scale) if scale else ""
 
     def only(self, side: str) -> ModelDifference:
         """Return the difference that only one side has this node."""
@@ -266,8 +266,8 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
         theirs_nodes = other.region(region).all_nodes
     if max(len(nodes), len(theirs_nodes)) > MAX_NODES:
         return None
-    ours = _side(trials.graph, trials.values, nodes)
-    theirs = _side(other.graph, other.values, theirs_nodes)
+    ours = _make_side(trials.graph, trials.values, nodes)
+    theirs = _make_side(other.graph, other.values, theirs_nodes)
     return _Pairing(ours, theirs, _pair_nodes(ours, theirs, names))
 
 
@@ -473,7 +473,7 @@ def _iter_outputs(
             continue
         records = trials.values.records[0][name], theirs[match.name]
         own, their = (f"{record.dtype} {record.shape_text}" for record in records)
-        their += f", {_scale_text(match.scale)}" if match.scale else ""
+        their += f", {_format_scale(match.scale)}" if match.scale else ""
         if own != their:
             label = trials.graph.label(trials.graph.maker[name])
             yield ModelDifference(clean(label), f"output {clean(name)}", own, their)
@@ -519,7 +519,7 @@ def _iter_coarse(
             text = f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
         else:
             continue
-        their = f"{text} ({_scale_text(scale)})"
+        their = f"{text} ({_format_scale(scale)})"
         yield ModelDifference(clean(graph.label(place)), f"{QUANTIZER} {clean(name)}", "", their)
 
 
@@ -532,10 +532,12 @@ def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, 
     if is_equal and (are_floats or ours.dtype == theirs.dtype):
         return ()
     is_long = ours.size > MAX_VALUES and apart < np.inf
-    return _text(ours), _text(theirs) + (f", {100 * apart:.3g} % apart" if is_long else "")
+    return _format_constant(ours), _format_constant(theirs) + (
+        f", {100 * apart:.3g} % apart" if is_long else ""
+    )
 
 
-def _scale_text(scale: Scale) -> str:
+def _format_scale(scale: Scale) -> str:
     """`16 scales 0.001 … 0.02 along axis 0, zero point 0`."""
     low = min(scale.step)
     high = max(scale.step)
@@ -546,7 +548,7 @@ def _scale_text(scale: Scale) -> str:
     return f"{len(scale.step)} scales {low:.3g} … {high:.3g} {axis}, zero point {zeros}"
 
 
-def _text(value: Array) -> str:
+def _format_constant(value: Array) -> str:
     """`float32 2 [0.1, 0.2]`; the range instead of more than eight values."""
     text = f"{value.dtype} {shape_text(value.shape)}"
     if value.size <= MAX_VALUES:

@@ -87,7 +87,7 @@ def match_tensors(
     targets = dict.fromkeys((*other_graph.inputs, *value_tensors(other_graph)))
     scales = scales_of(other_graph)
     own = scales_of(graph)
-    reference = ModelValues(graph, partial(_real, reference.value, own))
+    reference = ModelValues(graph, partial(_as_real, reference.value, own))
     matches = dict(known or {})
     orders: dict[str, Axes] = {}
     shifted = {*misshapen}  # with the outputs that nodes which keep the axes compute of them
@@ -133,8 +133,8 @@ def match_tensors(
             )
     used = {*other_graph.inputs, *(m.name for m in matches.values())}
     free = [MatchedTensor(n, "value", scale=scales.get(n)) for n in targets if n not in used]
-    near = _near_values(reference, names, candidate, free, own, matches)
-    return matches | _mutual(graph, other_graph, near, matches)
+    near = _find_near_values(reference, names, candidate, free, own, matches)
+    return matches | _select_mutual(graph, other_graph, near, matches)
 
 
 def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matches) -> set[str]:
@@ -332,7 +332,7 @@ def can_hold(
 # ------------------------------------------------------------ values
 
 
-def _real(
+def _as_real(
     value: Callable[[str], Array | None], scales: Mapping[str, Scale], name: str
 ) -> Array | None:
     """Return a tensor's value as real numbers."""
@@ -426,7 +426,7 @@ def _has_fused_activation(graph: Graph, name: str) -> bool:
 Near = tuple[float, MatchedTensor]  # a possible match and its distance
 
 
-def _near_values(
+def _find_near_values(
     reference: ModelValues,
     names: Collection[str],
     candidate: ModelValues,
@@ -511,7 +511,7 @@ class BlockSums(Generic[Key]):
 # ------------------------------------------------------------ uniqueness
 
 
-def _mutual(
+def _select_mutual(
     reference: Graph,
     candidate: Graph,
     near: Mapping[str, list[Near]],
@@ -530,11 +530,13 @@ def _mutual(
         best = min(
             options, key=lambda option: (option[0], candidate.rank[candidate.maker[option[1].name]])
         )
-        original = _original(candidate, best[1].name)
+        original = _find_original(candidate, best[1].name)
         apart, match = next((option for option in options if option[1].name == original), best)
-        rivals = [a for a, m in options if _original(candidate, m.name) != original]
+        rivals = [a for a, m in options if _find_original(candidate, m.name) != original]
         rivals += [
-            a for a, n in back[match.name] if _original(reference, n) != _original(reference, name)
+            a
+            for a, n in back[match.name]
+            if _find_original(reference, n) != _find_original(reference, name)
         ]
         unique = all(a > max(apart * CLEARER, SURELY) for a in rivals)
         unique = unique and _is_first_copy(reference, name, [n for _, n in back[match.name]])
@@ -543,14 +545,14 @@ def _mutual(
     return chosen
 
 
-def _original(graph: Graph, name: str) -> str:
+def _find_original(graph: Graph, name: str) -> str:
     """Return the tensor that this one is a copy of; the tensor itself if it is not a copy."""
     return graph.skip(name, COPIES)
 
 
 def _is_first_copy(graph: Graph, name: str, rivals: Iterable[str]) -> bool:
     """Return whether the tensor is the first among the rivals that are copies of one tensor."""
-    copies = [n for n in rivals if _original(graph, n) == _original(graph, name)]
+    copies = [n for n in rivals if _find_original(graph, n) == _find_original(graph, name)]
     return min(copies, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1) == name
 
 

@@ -86,16 +86,16 @@ def pair_models(
         UnknownName: `tensor_map` names a tensor that does not exist.
     """
     values.need(value_tensors(graph))
-    other_values, unknown = _values_of(graph, other, reference, values, scratch)
-    ours = _first_sample(graph, values)
-    theirs = _first_sample(other, other_values)
+    other_values, unknown = _run_reference(graph, other, reference, values, scratch)
+    ours = _read_first_sample(graph, values)
+    theirs = _read_first_sample(other, other_values)
     pair = CandidateModel(graph, other, {}, other_values, unknown)
     pair = _match_by_meaning(pair, ours, theirs, values, scratch, tensor_map)
     for attempt in range(MAX_ATTEMPTS if other_values else 0):
         tests = MeaningTests(pair, values, scratch / f"other-again{attempt}")
         if tests.agree_in_place(tests.limit):
             break
-        theirs = _first_sample(other, _compute_from_matched(tests))
+        theirs = _read_first_sample(other, _compute_from_matched(tests))
         more = match_tensors(ours, theirs, tensor_map, pair.matches, pair.refuted)
         if len(more) == len(pair.matches):
             more |= tests.find_by_use()
@@ -156,7 +156,7 @@ def _add_types(pair: CandidateModel, ours: Records) -> Matches:
     }
 
 
-def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
+def _read_first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
     """Values of a model's tensors on the first sample; None for sequences, and where the model
     cannot be run."""
 
@@ -169,7 +169,7 @@ def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
     return ModelValues(graph, value)
 
 
-def _values_of(
+def _run_reference(
     graph: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
 ) -> tuple[ReferenceValues | None, str]:
     """Return the reference's values of `other` on the same inputs; None and why where it cannot run
@@ -178,7 +178,7 @@ def _values_of(
     samples = []
     try:
         for k, captured in enumerate(values.records):
-            words = _inputs_of(graph, other, captured, scratch / f"other-in{k}")
+            words = _make_input_words(graph, other, captured, scratch / f"other-in{k}")
             (sample,) = Feeding(tuple(words)).plan(other, other.inputs)
             samples.append(replace(sample, label=values.labels[k]))
         other_values = ReferenceValues(other, reference, samples, scratch / "other-values")
@@ -244,7 +244,7 @@ def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
     return again
 
 
-def _inputs_of(graph: Graph, other: Graph, records: Records, folder: Path) -> list[str]:
+def _make_input_words(graph: Graph, other: Graph, records: Records, folder: Path) -> list[str]:
     """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position,
     transposed or cast.
 
@@ -261,7 +261,9 @@ def _inputs_of(graph: Graph, other: Graph, records: Records, folder: Path) -> li
             continue
         _, dtype, dims = read_type(info.type)
         record = records[own]
-        perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
+        perm = (
+            _find_perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
+        )
         match = MatchedTensor(name, "name", perm, "", scales.get(name), own_scales.get(own))
         match = match.with_type(dtype or record.dtype)
         if record.form == "tensor":
@@ -270,7 +272,7 @@ def _inputs_of(graph: Graph, other: Graph, records: Records, folder: Path) -> li
     return words
 
 
-def _perm(shape: Shape, dims: Sequence[Any] | None) -> Shape:
+def _find_perm(shape: Shape, dims: Sequence[Any] | None) -> Shape:
     """Return the order of axes that leads to the declared dimensions; of several, NHWC.
 
     Returns:
@@ -334,7 +336,7 @@ class MeaningTests:
     @cached_property
     def fed(self) -> dict[str, Record]:
         """The reference's values of the matches in the candidate's form, by its name of them."""
-        folder = self._new_folder()
+        folder = self._make_folder()
         records = self.values.records[0]
         return {
             match.name: match.convert(records[name], folder, f"f{k}")
@@ -383,7 +385,7 @@ class MeaningTests:
         """
         pair = self.pair
         reshaped = {}
-        folder = self._new_folder()
+        folder = self._make_folder()
         for k, name in enumerate(names):
             target = pair.matches[name].name
             shape = self.records[target].shapes[0]
@@ -480,7 +482,7 @@ class MeaningTests:
         errors = [math.nan] * len(pieces)
         for k, cut in cuts.items():
             if id(cut) in made:
-                errors[k] = self._distance(pieces[k][0], made[id(cut)])
+                errors[k] = self._measure_distance(pieces[k][0], made[id(cut)])
         return errors
 
     def _run(self, cuts: Sequence[Cut], fed: Records) -> dict[int, Record]:
@@ -488,7 +490,7 @@ class MeaningTests:
         assert self.pair.values
         reference = self.pair.values.reference
         merged = merge_cuts(cuts)
-        folder = self._new_folder()
+        folder = self._make_folder()
         try:
             with reference.exclusive():
                 reference.load_model(str(folder), merged.model, self.pair.graph.path, folder)
@@ -501,7 +503,7 @@ class MeaningTests:
         outputs = (of_cut.values() for of_cut in merged.split(made))
         return {id(cut): record for cut, record in ungroup(zip(cuts, outputs, strict=True))}
 
-    def _new_folder(self) -> Path:
+    def _make_folder(self) -> Path:
         folder = self.folder / str(next(self._numbers))
         folder.mkdir(parents=True)
         return folder
@@ -510,11 +512,11 @@ class MeaningTests:
         """Return whether all matches agree in a run of the candidate's full model; an unknown
         tensor does not."""
         return all(
-            m.name in self.records and self._distance(name, self.records[m.name]) <= limit
+            m.name in self.records and self._measure_distance(name, self.records[m.name]) <= limit
             for name, m in self.pair.matches.items()
         )
 
-    def _distance(self, name: str, record: Record) -> float:
+    def _measure_distance(self, name: str, record: Record) -> float:
         """Return the relative distance of a tensor, whatever its shape; 0 for other values than
         real numbers.
 
@@ -580,7 +582,7 @@ def _iter_uses(tests: MeaningTests, name: str) -> Iterator[dict[str, MatchedTens
 def _is_use(tests: MeaningTests, name: str, some: Matches) -> bool:
     """Return whether the candidate's nodes compute a tensor of the reference's values of some
     tensors upstream of it."""
-    folder = tests._new_folder()
+    folder = tests._make_folder()
     records = tests.values.records[0]
     fed = {
         match.name: match.convert(records[n], folder, f"u{k}")

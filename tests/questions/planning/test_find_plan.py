@@ -389,7 +389,7 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
         places = [SimpleNamespace(name=f"n{k}") for k in range(160)]
         models: Any = SimpleNamespace(places=places)
         planner = Planner(trials, models)
-        monkeypatch.setattr(planner, "_error_of", error_of)
+        monkeypatch.setattr(planner, "_measure_error", error_of)
         with nullcontext() if left == math.inf else pytest.raises(OutOfTime):
             planner.measure()
         assert len(planner.errors) == measured and planner.runs == measured + (

@@ -105,7 +105,7 @@ def options_of(session: Session) -> BisectionOptions:
     setup = Setup(
         candidate, session.feeding, session.folder.parent, request.criterion, request.freeze
     )
-    notes = (*request.notes, *_notes(session))
+    notes = (*request.notes, *_iter_notes(session))
     return BisectionOptions(
         setup,
         Settings(steady=True),
@@ -117,7 +117,7 @@ def options_of(session: Session) -> BisectionOptions:
     )
 
 
-def _notes(session: Session) -> Iterator[str]:
+def _iter_notes(session: Session) -> Iterator[str]:
     answers = count(session.log, "answer")
     repeated = "nothing was repeated, so intermittent faults go unnoticed"
     yield f"run by hand: {answers} in {count(session.rounds, 'round')}; {repeated}"
@@ -201,7 +201,7 @@ def _prepare(session: Session, next_tasks: Sequence[Task], needed: set[str]) -> 
         next_number += not logged
         if not tasks.is_complete(session.todo, number, task.key):
             tasks.write_task(task, number, session.todo, task_format, session.feeding)
-        what = _what(task, session.todo / str(number))
+        what = _describe_task(task, session.todo / str(number))
         own_round = logged.round if logged and number in session.open else next_round
         opened.append(LoggedTask(number, task.key, what, own_round, task.key in needed))
     numbers = [task.number for task in opened]
@@ -209,7 +209,7 @@ def _prepare(session: Session, next_tasks: Sequence[Task], needed: set[str]) -> 
     return replace(session, tasks=[*kept, *opened], open=numbers)
 
 
-def _what(task: Task, folder: Path) -> str:
+def _describe_task(task: Task, folder: Path) -> str:
     """Return a task in words: the part of the model, and further outputs; or how it is
     rewritten."""
     if task.how:

@@ -65,7 +65,7 @@ class ManualOracle(NodeOracle):
         assert isinstance(self.trials.runner, Person)
         return self.trials.runner
 
-    def _variant(self, *, may_ask: bool) -> ManualOracle:
+    def _make_variant(self, *, may_ask: bool) -> ManualOracle:
         person = replace(self.person, may_ask=may_ask)
         return replace(self, trials=replace(self.trials, runner=person))
 
@@ -81,7 +81,7 @@ class ManualOracle(NodeOracle):
         """
         answers = []
         missing = list[Task]()
-        asking = self._variant(may_ask=True)
+        asking = self._make_variant(may_ask=True)
         for query in queries:
             try:
                 answers.append(asking._find_answer(query.once))
@@ -100,18 +100,18 @@ class ManualOracle(NodeOracle):
         """Up to `count` tasks: those that the search waits for, then those that it is likely to
         request next."""
         tasks = {task.key: task for task in pending.tasks}
-        asking = self._variant(may_ask=True)
+        asking = self._make_variant(may_ask=True)
         for query in self.wanted({}, self.known):
             if len(tasks) >= count:
                 break
-            tasks |= {task.key: task for task in asking._missing(query)}
+            tasks |= {task.key: task for task in asking._list_missing(query)}
         return list(tasks.values())[:count]
 
-    def _missing(self, query: Query) -> Sequence[Task]:
+    def _list_missing(self, query: Query) -> Sequence[Task]:
         """Return the tasks of a query that were not run."""
         try:
             if query.kind is not QueryKind.PREFIX:
-                self._run(query, self._region(query))
+                self._run(query, self._make_region(query))
         except Pending as pending:
             return pending.tasks
         except (ModelError, NoRegion):  # it cannot be cut
@@ -120,7 +120,7 @@ class ManualOracle(NodeOracle):
 
     def _answer(self, query: Query) -> Answer:
         if query.kind is QueryKind.PREFIX and self.person.may_ask:
-            return self._variant(may_ask=False)._answer(query)
+            return self._make_variant(may_ask=False)._answer(query)
         return super()._answer(query)
 
     def _with_share(
@@ -132,7 +132,7 @@ class ManualOracle(NodeOracle):
             is_culprit = fails and (not whole or whole.fails)
             return replace(answer, detail=ErrorShare(is_culprit=is_culprit or None))
         if not fails and self.person.may_ask:
-            return self._variant(may_ask=False)._with_share(query, region, result, answer)
+            return self._make_variant(may_ask=False)._with_share(query, region, result, answer)
         return super()._with_share(query, region, result, answer)
 
 

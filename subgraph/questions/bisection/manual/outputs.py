@@ -166,17 +166,17 @@ class TaskFolders:
         Raises:
             InputError: some are missing.
         """
-        files = list(ungroup(zip(self.sources, map(_all_files, self.cuts), strict=True)))
+        files = list(ungroup(zip(self.sources, map(_list_files, self.cuts), strict=True)))
         missing = [(folder, file) for folder, file in files if file.find(folder) is None]
         if len(missing) == len(files):
             return False
         if missing:
-            raise _missing_outputs(missing, len(files))
+            raise _make_missing_error(missing, len(files))
         return True
 
     def no_outputs(self) -> InputError:
         """Return the error if no output of the task came."""
-        expected = _all_files(self.cuts[0])
+        expected = _list_files(self.cuts[0])
         more = f" and {len(expected) - 1} more" if len(expected) > 1 else ""
         return InputError(
             f"no outputs in {clean(str(self.sources[0]))}",
@@ -202,7 +202,7 @@ class TaskFolders:
         return RunResult(tuple(samples[k] for k in sorted(samples)), ((),) * len(samples))
 
 
-def _missing_outputs(missing: Sequence[tuple[Path, ExpectedFile]], expected: int) -> InputError:
+def _make_missing_error(missing: Sequence[tuple[Path, ExpectedFile]], expected: int) -> InputError:
     """Return the error if some outputs of a task came, and others did not."""
     folder, first = missing[0]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -222,7 +222,7 @@ def _read_manifest(cut: Path) -> TaskManifest:
     return manifest
 
 
-def _all_files(cut: Path) -> list[ExpectedFile]:
+def _list_files(cut: Path) -> list[ExpectedFile]:
     files = list(flatten(output.files for output in list_expected_outputs(_read_manifest(cut))))
     if not files:
         raise InputError(

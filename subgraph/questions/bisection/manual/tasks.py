@@ -192,7 +192,7 @@ def write_task(
     groups = [samples for samples, _ in model.sample_groups(region, task.feeds)]
     with folders.scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
-        values = _values(task)
+        values = _find_values(task)
         cases = write_case.write_region(
             model.graph, region, request, place, model.reference, values
         )
@@ -202,7 +202,7 @@ def write_task(
             with folders.aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
-                text = _todo_text(written.manifest, number)
+                text = _write_instructions(written.manifest, number)
                 (work / TODO_TXT).write_text(text, encoding="utf-8")
                 case.write_manifest(WrittenTask(**vars(written.manifest), by_hand=entry), work)
                 (work / FROM_DEVICE).mkdir()
@@ -210,7 +210,7 @@ def write_task(
                     shutil.copytree(folder / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
 
 
-def _values(task: Task) -> ReferenceValues:
+def _find_values(task: Task) -> ReferenceValues:
     """Return the session's values; for a task that is fed different values, these and the
     reference's outputs for them."""
     if task.feeds is None:
@@ -244,13 +244,13 @@ def remove(folder: Path) -> bool:
 # ------------------------------------------------------------ text
 
 
-def _todo_text(manifest: case.CaseManifest, number: int) -> str:
+def _write_instructions(manifest: case.CaseManifest, number: int) -> str:
     """Write instructions for somebody who has only this folder."""
     lines = [f"{number}: {span_of(manifest.region)}", ""]
     lines += ["Run model.onnx on the device, with"]
-    lines += [f"  {line}" for line in _file_lines(manifest.inputs)]
+    lines += [f"  {line}" for line in _iter_file_lines(manifest.inputs)]
     lines += ["", f"and put its outputs into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
-    for line in _file_lines(manifest.outputs):
+    for line in _iter_file_lines(manifest.outputs):
         lines.append(f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}")
     lines += ["", "Then, where subcut was started:", "  subcut manual take"]
     lines += [
@@ -260,7 +260,7 @@ def _todo_text(manifest: case.CaseManifest, number: int) -> str:
     return "".join(f"{clean(line)}\n" for line in lines)
 
 
-def _file_lines(tensors: Sequence[TensorEntry]) -> Iterator[str]:
+def _iter_file_lines(tensors: Sequence[TensorEntry]) -> Iterator[str]:
     """Yield a line per file of each tensor: the .bin files if there are any, else the .npy
     files."""
     for tensor in tensors:

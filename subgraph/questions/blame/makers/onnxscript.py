@@ -16,14 +16,14 @@ FOLD = "fold "
 def steps(making: Making) -> list[str]:
     """Return the names of its rules, and `fold OPERATOR` for each operator of the model."""
     nodes = onnx.load(making.model, load_external_data=False).graph.node
-    return [*{FOLD + node.op_type for node in nodes}, *{_name(rule) for rule in _rules()}]
+    return [*{FOLD + node.op_type for node in nodes}, *{_name(rule) for rule in _list_rules()}]
 
 
 def make(making: Making) -> None:
     """Write the optimized model."""
     from onnxscript import ir, optimizer, rewriter
 
-    kept = [rule for rule in _rules() if _name(rule) not in making.skip]
+    kept = [rule for rule in _list_rules() if _name(rule) not in making.skip]
     unused = rewriter.RewriteRule(_match_nothing, _match_nothing)  # an empty list is refused
     rewriter._DEFAULT_REWRITE_RULES = (*kept, unused)
     model = ir.load(making.model)
@@ -38,7 +38,7 @@ def _match_nothing(op: Any, x: Any) -> Any:
 
 
 @cache
-def _rules() -> tuple[Any, ...]:
+def _list_rules() -> tuple[Any, ...]:
     """Return its own rules, which `make` replaces by fewer ones."""
     from onnxscript import rewriter
 
