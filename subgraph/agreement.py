@@ -78,8 +78,9 @@ def disagreement(
     seed: int | None = None,
     may_be_empty: Sequence[str] = (),
 ) -> Disagreement | None:
-    """None where the candidate is right: every output of every sample was compared, and none is
-    wrong.
+    """Return the disagreement of a candidate with a model; None if the candidate is right.
+
+    It is right if every output of every sample was compared, and none is wrong.
 
     An argument that is None comes from `settings`. `model`, `spec`, `criterion` and `reference`
     are words as on the command line.

@@ -86,7 +86,7 @@ def part(**options: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Plain data, ready for `json.dumps`: a dataclass becomes a dict in the order of its fields.
+    """Return plain data for `json.dumps`: a dataclass becomes a dict in the order of its fields.
 
     Enumerations become their values, paths texts, tuples lists, sets sorted lists. NaN and
     infinities, which JSON lacks, become the texts "nan", "inf" and "-inf". Complexity: linear.

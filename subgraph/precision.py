@@ -60,7 +60,7 @@ class Precision(StrEnum):
         return -round(math.log2(self.eps))
 
     def roundoff(self) -> float:
-        """`eps`, as a key for `max`: the coarsest of several."""
+        """Return `eps`, as a key for `max`: the coarsest of several."""
         return self.eps
 
     @classmethod

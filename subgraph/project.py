@@ -269,7 +269,7 @@ def _make_wrong_value_error(file: Path, key: str, value: Any) -> UsageError:
 
 
 def _test(file: Path, table: Any) -> JsonObject:
-    """One table of `[[tests]]`: settings as those of the file."""
+    """Return one table of `[[tests]]`, with settings like those of the file."""
     if not isinstance(table, dict):
         raise _make_wrong_value_error(file, "tests", table)
     if odd := sorted(NOT_OF_TESTS & table.keys()):

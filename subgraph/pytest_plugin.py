@@ -125,7 +125,7 @@ class ModelTest(pytest.Item):
         self.settings = settings
 
     def runtest(self) -> None:
-        """Fails where the candidate is not known to be right."""
+        """Fail unless the candidate is known to be right."""
         values = self.settings.values
         _require_agreement(self, self.settings, values["model"], values["candidate"], trust=True)
 

@@ -94,7 +94,7 @@ def split_spec(spec: str) -> tuple[str, str, str]:
 
 
 def split_signature(path: Path) -> tuple[Path, str]:
-    """(FILE, SIGNATURE) of `FILE.tflite:SIGNATURE`; (path, "") of another."""
+    """Split `FILE.tflite:SIGNATURE` into (FILE, SIGNATURE); another path into (path, "")."""
     file, suffix, signature = str(path).rpartition(".tflite:")
     return (Path(f"{file}.tflite"), signature) if suffix and signature else (path, "")
 
@@ -221,7 +221,7 @@ def wrap(text: str, width: int, indent: int) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """Width in columns of a monospace font: wide characters, such as Chinese, take two.
+    """Return the columns in a monospace font: wide characters, such as Chinese, take two.
 
     >>> columns("a卷")
     3
@@ -232,7 +232,7 @@ def columns(text: str) -> int:
 
 
 def from_run(number: int | None) -> str:
-    """`from the second run of a session on`; "" for None."""
+    """Return `from the second run of a session on`; "" for None."""
     return f"from the {('second', 'third')[number - 2]} run of a session on" if number else ""
 
 

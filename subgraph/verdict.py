@@ -186,7 +186,7 @@ class Verdict(Graded):
         )
 
     def to_json(self) -> JsonObject:
-        """Plain data; NaN and infinities as texts."""
+        """Return plain data; NaN and infinities as texts."""
         return dict(to_json(self.document()))
 
 
@@ -237,8 +237,9 @@ _ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 3}
 
 
 def gravity(judgement: Judgement) -> tuple[int, bool, float]:
-    """Key for `max`: failing before agreeing before unresolved, remarkable labels first, then by
-    relative error.
+    """Return a key for `max`: failing before agreeing before unresolved.
+
+    Remarkable labels come first, then the relative error decides.
 
     Among failing ones, what rounding explains comes last.
     """

@@ -118,7 +118,7 @@ def run_body(
     ends = [{**run.results, **run.feeds} for run in runs]
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
     inside = write_body(body.model(types), body.graph)
-    origins = tuple(_format_origin(body, run) for run in runs)
+    origins = tuple(_describe_origin(body, run) for run in runs)
     labels = [_label(body, values, run) for run in runs if len(runs) > 1]
     feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=tuple(labels))
     return Inside(inside, (), feeding, tuple(runs))
@@ -131,7 +131,7 @@ def _label(body: Body, values: ReferenceValues, run: Iteration) -> str:
     return "_".join(filter(None, (own, number)))
 
 
-def _format_origin(body: Body, run: Iteration) -> str:
+def _describe_origin(body: Body, run: Iteration) -> str:
     name = body.name.text.removesuffix(f"@{body.name.iteration}")
     fed = f"what {name} is fed"
     return f"{fed} in iteration {run.number}" if iterates(body.graph, body.name.node) else fed

@@ -320,7 +320,7 @@ def _read_outcome(folder: Path) -> CaseOutcome | None:
 
 
 def _find_secrets(evidence: EvidenceRequest | None) -> list[str]:
-    """Values of a candidate's options that are secret by their name."""
+    """Find the values of a candidate's options that are secret by their name."""
     options = evidence.identity.options if evidence else {}
     return [
         str(v)

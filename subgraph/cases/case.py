@@ -513,7 +513,7 @@ def write_manifest(manifest: M, work: Path) -> M:
 
 
 def as_json(document: object) -> bytes:
-    """Plain JSON as the bytes of a file."""
+    """Return plain JSON as the bytes of a file."""
     return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
@@ -544,7 +544,7 @@ def reference_of(reference: Reference) -> ReferenceEntry:
 
 
 def sample_of(sample: Captured) -> SampleEntry:
-    """One sample: its label and what was fed."""
+    """Return the entry of one sample: its label and the tensors that were fed."""
     fed = []
     for record in sample.fed.values():
         origin = sample.origins[record.name]
@@ -553,7 +553,7 @@ def sample_of(sample: Captured) -> SampleEntry:
 
 
 def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> TensorEntry:
-    """One tensor over all samples, of which there is at least one."""
+    """Return the entry of one tensor over all samples, of which there is at least one."""
     first = stored[0]
     shape = first.shapes if all(s.shapes == first.shapes for s in stored) else None
     return TensorEntry(name, graph.producer_label(name), first.dtype, first.form, shape, stored)

@@ -103,7 +103,7 @@ def _restore_infinity(value: float | None) -> float:
 
 
 def _to_json_number(value: float) -> float | None:
-    """JSON has no infinity."""
+    """Return a number as JSON has it: None for infinity and NaN, which JSON lacks."""
     return value if isfinite(value) else None
 
 

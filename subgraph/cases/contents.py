@@ -208,8 +208,8 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> 
 
 
 def names(case_files: CaseFiles) -> frozenset[str]:
-    """Names that go along anyway: of the files, and of nodes and tensors in their models, and of
-    the model."""
+    """Return the names that are packed anyway: of the files, the model, and its
+    nodes and tensors."""
     names = {*case_files.files, *(name.partition("/")[2] for name in case_files.files)}
     for path in case_files.files.values():
         if path.suffix == ".onnx":

@@ -96,7 +96,7 @@ class EvidenceManifest(WrittenManifest):
 
 
 def render_reports(document: results.Document) -> dict[str, str]:
-    """File name → text of the reports of a document, of those forms that render it."""
+    """Return the text of each report that renders a document, by file name."""
     forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
     return {
         file: reports.render_document(form, document)

@@ -75,5 +75,5 @@ def place_name(region: Region) -> str:
 
 
 def stamp_name() -> str:
-    """MindStudio's name for a dump folder."""
+    """Return MindStudio's name for a dump folder."""
     return time.strftime("dump_result_%Y_%m_%d_%H_%M_%S")

@@ -248,8 +248,10 @@ class Redactor:
         return self.text(value, key)
 
     def leaks(self, data: bytes, *, words: bool = False, addresses: bool = False) -> list[str]:
-        """Kinds of private details in a file that is packed unchanged; names of user and host only
-        with `words`."""
+        """Return the kinds of private details in a file that is packed unchanged.
+
+        Names of user and host count only with `words`.
+        """
         text = data.decode(errors="replace")
         has_kind = {
             "your home path": any(_make_pattern(home).search(text) for home in self.homes),
@@ -284,8 +286,10 @@ def _find_name(word: str) -> str:
 
 
 def _hide_words(words: Sequence[str]) -> Iterator[str]:
-    """Words of a command line, without the values of secrets, and of short options of programs that
-    are not ours."""
+    """Yield the words of a command line without the values of secrets.
+
+    Short options of programs that are not ours lose their values, too.
+    """
     is_ours = words[:1] == ["subcut"]
     before = ""
     for word in words:

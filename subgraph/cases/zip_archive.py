@@ -113,7 +113,7 @@ def require_names(names: list[str], where: str) -> None:
 
 
 def _fold(name: str) -> str:
-    """Equal for names that are the same file on some file system."""
+    """Return a name in a form that is equal for names of the same file on some file system."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
@@ -121,8 +121,9 @@ def _fold(name: str) -> str:
 
 
 def write(files: Mapping[str, Path | bytes], top: str, target: Path) -> None:
-    """All files below `top/` in one zip at `target`, written aside and renamed: times fixed, names
-    in order.
+    """Write all files below `top/` into one zip at `target`.
+
+    It is written aside and renamed. Times are fixed, and names are in order.
 
     Raises:
         InputError: a name cannot be used, or a file cannot be read. OutputError: it cannot be

@@ -116,7 +116,9 @@ def open_body(
     output: Path,
     score: object = None,
 ) -> Iterator[tuple[Graph, Feeding, Strings]]:
-    """(graph, feeding, names) for this block: of the body that the names are in, else as they are.
+    """Open the graph that the names are in, for this block: a body, or the model itself.
+
+    Yields graph, feeding and names, which are those of the body.
 
     Raises: as `bodies.descend.descend`; UsageError: there is a body, and a `score`, which judges
     the model's outputs.
@@ -142,7 +144,7 @@ def open_body(
 
 
 def list_bodies(graph: Graph) -> list[str]:
-    """Each body of the graph's nodes, as it is named, with its size."""
+    """List each body of the graph's nodes by its name, with its size."""
     from subgraph.bodies.model import attributes, holds_bodies
 
     named = []

@@ -266,7 +266,10 @@ def _judge(
     criterion: str,
     start_reference: Callable[[], Reference],
 ) -> Verdict:
-    """One sample of a case; an operator test of a sweep is judged without the reference."""
+    """Judge one sample of a case.
+
+    An operator test of a sweep is judged without the reference.
+    """
     from subgraph.questions.sweep.result_folder import replay_test
     from subgraph.trials.open_trials import open_case
 

@@ -287,8 +287,10 @@ def _compare(
 
 
 def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
-    """Several candidates for people: a column each, with the worse of in place and alone; below it
-    the pages."""
+    """Return the comparison of several candidates for people, a column each.
+
+    A column has the worse of in place and alone. The pages are below the table.
+    """
     from subgraph.reports import cleaned, view, word
     from subgraph.reports.text import IN_PLACE, format_cell
 

@@ -326,8 +326,10 @@ def _make_result(target: Path, head: str, why: str, code: int) -> Result:
 def _compare(
     check: Asked, graph: Graph, original: conversion.Original, head: str, folder: Path
 ) -> Result:
-    """Both models on the same inputs, tensor by tensor where names survive. They agree only if all
-    outputs do."""
+    """Compare both models on the same inputs, tensor by tensor if names survive.
+
+    They agree only if all outputs do.
+    """
     from subgraph.commands.recorded import TensorChoice, compare_recorded
     from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions
     from subgraph.reports.text import render_compared

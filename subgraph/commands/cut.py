@@ -190,8 +190,7 @@ def cut(
 
 
 def _describe_next(graph: Graph, model: str | None) -> str:
-    """Commands for this model: a cut from its own first to its own last node, and what else can be
-    done with it."""
+    """Describe the commands for this model: a cut from its first to its last node, and others."""
     file = f" {quote(clean(model))}" if model else ""
     ends = (
         [quote(clean(graph.label(i))) for i in (0, len(graph.nodes) - 1)]

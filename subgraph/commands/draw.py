@@ -111,7 +111,7 @@ class _Drawn:
 
 
 def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
-    """Drawn is the graph that the nodes are in that the options name, which may be a body."""
+    """Draw the graph of the nodes that the options name, which can be a body."""
     from subgraph.bodies.model import Part, parts
     from subgraph.runtime.inputs import Feeding
 
@@ -212,8 +212,9 @@ def _describe_region(region: Region) -> list[str]:
 def _open(
     drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: StringMap
 ) -> frozenset[str]:
-    """Keys of the groups and nodes that the options open; if none does, those that give a readable
-    picture of a region.
+    """Return the keys of the groups and nodes that the options open.
+
+    If the options open none, those that give a readable picture of a region.
 
     `names`: of nodes with bodies → their keys.
     """
@@ -244,7 +245,7 @@ def _open(
 
 
 def _find_region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:
-    """Between start and end; else what a bisection found."""
+    """Find the region between start and end; without these, the one that a bisection found."""
     if marked.start or marked.end:
         return find_region(graph, tuple(marked.start or ()), tuple(marked.end or ()))
     return build_region(graph, wrong, keep_random=True) if wrong else None

@@ -56,7 +56,7 @@ class FileOptions:
 
 
 def read_maps(words: Sequence[str] | None) -> dict[str, str]:
-    """Our tensor → theirs.
+    """Read the tensor of the other model that replaces each of our tensors.
 
     Raises:
         UsageError: a word is neither OURS=THEIRS nor a file that can be read.

@@ -94,7 +94,7 @@ class HelpPage:
         _write(panels, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Examples and exit codes; a command without arguments is its own example."""
+        """Write examples and exit codes; a command without arguments is its own example."""
         last = [p for p in paragraphs(self.help) if p.startswith(LAST)]
         if not any(p.startswith("Examples:") for p in last):
             last.insert(0, f"Examples:\n  {ctx.command_path}")

@@ -219,8 +219,10 @@ def _describe(
 def _split_words(
     model: str | None, node: str | None, settings: project.Project
 ) -> tuple[str | None, str | None]:
-    """Model and node. A single word that is not a file is a node, if a model is found without
-    it."""
+    """Split the words into model and node.
+
+    A single word that is not a file is a node, if a model is found without it.
+    """
     if (
         model is None
         or node is not None

@@ -200,7 +200,7 @@ def _iter_group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
 
 
 def _fold(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[str, str]]:
-    """(node, reason); findings with the same reason together."""
+    """Yield (node, reason); findings with the same reason are joined."""
     by_reason = group_values((f.reason, f) for f in findings)
     for reason, same in by_reason.items():
         if len(same) <= MAX_UNFOLDED[severity]:

@@ -210,8 +210,10 @@ def log_step(
 
 
 def step_line(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
-    """`  4  13 of 27 nodes left  conv1 … relu3   13 nodes  5.7e-01  FAIL explains 100 %`; with -v,
-    the pass's name."""
+    """Return a step as `  4  13 of 27 nodes left  conv1 … relu3   13 nodes  5.7e-01  FAIL …`.
+
+    With -v, the name of the pass follows.
+    """
     learned = remaining.describe_progress(step).ljust(
         len(f"{remaining.size} of {remaining.size} nodes left")
     )
@@ -225,7 +227,8 @@ def step_line(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
 
 
 def _describe_outcome(step: Step) -> str:
-    """`agree`, `FAIL explains 93 %`, `FAIL (crash)`; `(stored)` where nothing was run."""
+    """Describe an outcome: `agree`, `FAIL explains 93 %`, `FAIL (crash)`; `(stored)` if nothing
+    ran."""
     from subgraph.reports import percent
 
     answer = step.answer
@@ -251,6 +254,6 @@ def _format_error(step: Step) -> str:
 
 
 def _name_span(labels: Sequence[str]) -> str:
-    """`/pad/Pad … /pool/MaxPool`; empty for the whole model."""
+    """Return `/pad/Pad … /pool/MaxPool`; empty for the full model."""
     names = map(clean, (*labels[:1], *labels[-1:]))
     return " … ".join(distinct(names, NAME_WIDTH).values())

@@ -74,7 +74,7 @@ def start(
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
 ) -> Result:
-    """Begin: write the folders to run first.
+    """Begin a search, and write the folders to run first.
 
     Without --precision, the device is assumed to compute in the type of the exported inputs. Where
     the device has left layer dumps, `subcut bisect --recorded` prints the command to type here.

@@ -179,7 +179,7 @@ def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
 
 
 def _list_tried(document: PlanDocument, tried: TriedList) -> str:
-    """`onnxruntime with this list of 3 nodes more than the plan's: accepted, sqnr 46.8`."""
+    """Return `onnxruntime with this list of 3 nodes more than the plan's: accepted, sqnr 46.8`."""
     judged = tried.why
     if document.result.score and tried.score is not None:
         judged = f"{document.result.score.words} {tried.score:.6g}"

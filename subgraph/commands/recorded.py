@@ -73,7 +73,7 @@ class TensorChoice:
         return replace(self, at=at, start=start, end=end)
 
     def words(self, model: ReferenceModel) -> Sequence[str]:
-        """Names and globs for `trials.compare_tensors`; empty for all tensors.
+        """Return names and globs for `trials.compare_tensors`; empty for all tensors.
 
         Raises:
             UsageError, UnknownName, NoRegion: No tensor between start and end can be compared.
@@ -120,7 +120,7 @@ def recording_options(
 
 
 def _parse_folder(word: str) -> RecordedFolder:
-    """`board:int8=dumps/board`: a folder, with its label and precision."""
+    """Parse `board:int8=dumps/board` into a folder with its label and precision."""
     from subgraph.recordings.device_runs import RecordedFolder
     from subgraph.runtime import candidate
 

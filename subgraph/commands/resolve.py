@@ -558,7 +558,7 @@ def read_score(options: ScoreOptions) -> Wanted | None:
 
 
 def shapes(words: Sequence[str]) -> dict[str, list[int]]:
-    """`NAME=1x3x224x224` → {"NAME": [1, 3, 224, 224]}; `×`, `,` and `*` separate as well.
+    """Parse `NAME=1x3x224x224` into {"NAME": [1, 3, 224, 224]}; `×`, `,` and `*` separate, too.
 
     Raises:
         UsageError: something else.

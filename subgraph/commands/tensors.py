@@ -105,8 +105,9 @@ def export(
 
 
 def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
-    """`data=int8:scale=0.02:zero=-3:NHWC` -> the name or glob, and the form; `dtype`: where it
-    names none.
+    """Parse `data=int8:scale=0.02:zero=-3:NHWC` into the name or glob, and the form.
+
+    `dtype` is the type of a form that names none.
 
     Raises:
         UsageError: it is no such text. UnknownName: no such element type.
@@ -141,7 +142,7 @@ def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
 
 
 def _format_type(file: ExportedFile) -> str:
-    """`int8:scale=0.02:zero=-3`, as it would be typed."""
+    """Return a form as the user types it: `int8:scale=0.02:zero=-3`."""
     if file.scale is None:
         return file.dtype
     return f"{file.dtype}:scale={file.scale:g}:zero={file.zero_point}"

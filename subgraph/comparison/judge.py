@@ -198,7 +198,8 @@ def _find_type_mismatch(reference: Array, candidate: Array) -> str:
 
 
 def _name_dtype(array: Array) -> str:
-    """Element type by name: the same for all kinds of strings, and for either byte order."""
+    """Return an element type's name, the same for all kinds of strings, and for
+    either byte order."""
     return "string" if array.dtype.kind in "OUST" else array.dtype.name
 
 

@@ -169,8 +169,8 @@ class Pair:
         return int(unequal.reshape(-1, 2).any(axis=1).sum())
 
     def metrics(self, names: Iterable[str]) -> dict[str, float]:
-        """Value by name of metric; NaN if it is not defined: nothing was compared, or the values
-        are not numbers.
+        """Return a value by name of metric; NaN if nothing was compared, or the values are not
+        numbers.
 
         Raises:
             UnknownName: no such metric.
@@ -227,7 +227,7 @@ def count_nan_only(pair: Pair) -> tuple[int, int]:
 
 
 def compute_relative_error(pair: Pair) -> float:
-    """`error` over `scale`; `error` itself if the reference is all zeros."""
+    """Compute `error` over `scale`; `error` itself if the reference is all zeros."""
     return pair.error / (pair.scale or 1.0)
 
 
@@ -256,7 +256,7 @@ def comparable(reference: Value, candidate: Value) -> Pair | None:
 
 
 def differences(reference: Array, candidate: Array) -> Array:
-    """candidate − reference per element, float64; shapes broadcast, types are any real ones.
+    """Return candidate − reference per element, float64; shapes broadcast, types are any real ones.
 
     0 if both are equal or both NaN; NaN or infinite if NaN or infinity differ.
     """
@@ -287,8 +287,7 @@ def compute_scaled_differences(reference: Array, candidate: Array, limit: float)
 
 
 def relative_l2(reference: Array, candidate: Array) -> float:
-    """|candidate − reference|₂ / |reference|₂ over the finite elements of two arrays of any real
-    types.
+    """Return |candidate − reference|₂ / |reference|₂ over the finite elements of two real arrays.
 
     Infinite if shapes or masks differ, if one is not a number, or if the reference is all zeros.
     """

@@ -31,7 +31,7 @@ input = "input.npy"    # what the model is fed
 
 
 def files() -> dict[str, bytes]:
-    """File name → content, of all that `subcut demo` writes."""
+    """Return the content of each file that `subcut demo` writes, by its name."""
     rng = np.random.default_rng(SEED)
     array = io.BytesIO()
     np.save(array, rng.standard_normal((1, 3, SIZE, SIZE), np.float32))
@@ -44,8 +44,10 @@ def files() -> dict[str, bytes]:
 
 
 def _make_model(rng: np.random.Generator) -> onnx.ModelProto:
-    """`image` (1, 3, 16, 16) → stem with a padded AveragePool → four residual blocks → `classes`
-    (1, 10)."""
+    """Make the model: stem with a padded AveragePool, four residual blocks, ten classes.
+
+    `image` (1, 3, 16, 16) is its input, `classes` (1, 10) its output.
+    """
     nodes = []
     weights = []
 

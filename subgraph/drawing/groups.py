@@ -132,7 +132,7 @@ class Tree:
         return keys[::-1]
 
     def holder(self, node: int) -> str:
-        """Key of the innermost group that holds a node; empty at the outermost level."""
+        """Return the key of the innermost group that holds a node; empty at the outermost level."""
         return self.groups[self._parents[self.network.folded.get(node, node)]].key
 
     def relative(self, name: str, scope: int) -> str:
@@ -176,7 +176,7 @@ class Tree:
             self.groups[known[scope]].members.append(leaf)
 
     def _finish(self) -> None:
-        """Depths, parents and leaves; groups are numbered outer first."""
+        """Set depths, parents and leaves; groups are numbered outer first."""
         self.groups = {number: self.groups[number] for number in self._list_groups(self.root)}
         seen = set()
         for number, group in self.groups.items():
@@ -211,8 +211,9 @@ class Tree:
     def level_order(
         self, members: Sequence[int]
     ) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
-        """Members in topological order, and their edges: (from, to) → tensors. Long fan-outs are
-        left out.
+        """Return the members in topological order, and the tensors of each edge (from, to).
+
+        Long fan-outs are omitted.
 
         Contracted groups may form cycles; the order then takes the member with the first node.
         """
@@ -394,7 +395,7 @@ def topological(
 def segments(
     order: Sequence[int], edges: Mapping[tuple[int, int], Sequence[str]]
 ) -> list[list[int]]:
-    """Consecutive members between tensors that are alone in crossing a cut; linear.
+    """Return consecutive members between tensors that are alone in crossing a cut; linear.
 
     Branches and the join below are one part, with the next few members in a row; a longer row is
     cut into chains.

@@ -259,8 +259,8 @@ class _Rows:
                     place[i] = k
 
     def places(self) -> list[float]:
-        """x of each item: the trunk at 0, the others near their neighbors, all within the
-        limit."""
+        """Return x of each item: the trunk at 0, the others near their neighbors,
+        within the limit."""
         x = [0.0] * len(self.layer)
         free = (float("-inf"), float("inf"))
         moving = [layer for layer in self.layers if not self.held.issuperset(layer)]
@@ -310,8 +310,10 @@ class _Rows:
             x[i] = at
 
     def heights(self, x: Sequence[float]) -> tuple[float, list[float]]:
-        """Height of all layers, and the middle of each item's layer; edges that move far sideways
-        get more height."""
+        """Return the height of all layers, and the middle of each item's layer.
+
+        Edges that move far sideways get more height.
+        """
         far = [0.0] * (len(self.layers) + 1)
         for b, above in enumerate(self.above):
             for a, shift in above:
@@ -330,7 +332,7 @@ class _Rows:
         return at, [middles[layer] for layer in self.layer]
 
     def path(self, e: int, x: Sequence[float], y: Sequence[float]) -> Iterator[tuple[float, float]]:
-        """Points from box to box; straight through the layers in between."""
+        """Yield the points of a line from box to box, straight through the layers in between."""
         edge = self.edges[e]
         chain = self.chains[e]
         first = chain[0]

@@ -111,7 +111,7 @@ class Layout:
     stubs: tuple[Stub, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Plain data: a list per kind, an object per element."""
+        """Return plain data: a list per kind, an object per element."""
         return {
             "width": self.width,
             "height": self.height,
@@ -274,7 +274,7 @@ class Drawer:
                 if cell.member == PORT:
                     continue
                 inner = levels.get(cell.member)
-                box = self._move_box(cell, inner, x + place[0], y + place[1], number, tall)
+                box = self._make_box(cell, inner, x + place[0], y + place[1], number, tall)
                 boxes.append(box)
                 side = box.x + box.width + 4
                 stubs += [
@@ -318,7 +318,7 @@ class Drawer:
         way = "input" if member < len(network.ops) + len(network.inputs) else "output"
         return f"{way}:{network.label(member)}"
 
-    def _move_box(
+    def _make_box(
         self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool
     ) -> Box:
         network = self.network
@@ -394,7 +394,7 @@ def _place_body(
 
 
 def _move(picture: Layout, corner: Box) -> tuple[list[Box], list[Line], list[Stub]]:
-    """Boxes, lines and stubs, seen from where the corner of a box is."""
+    """Move boxes, lines and stubs by the corner of the box that they are in."""
     x = corner.x
     y = corner.y
     return (

@@ -233,8 +233,7 @@ def _name(
 
 
 def _add_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> list[Wire]:
-    """Each tensor's type is written once: at its first line, not at a port, input or output, which
-    show it."""
+    """Write each tensor's type once: at its first line, unless a port, input or output shows it."""
     nodes = len(tree.network.ops)
     root = tree.root
     types = tree.network.types
@@ -317,7 +316,7 @@ def stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[StubRo
 
 
 def _make_edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:
-    """None if a tensor has no port at an open group: it is named inside."""
+    """Make an edge; None if a tensor has no port at an open group, which names it itself."""
     leave = arrive = 0.0
     source = inner.get(members[wire.source])
     target = inner.get(members[wire.target])
@@ -397,7 +396,7 @@ class Inner:
 def share_keys(
     keys: Iterable[str], bodies: Sequence[Inner]
 ) -> tuple[set[str], dict[str, frozenset[str]]]:
-    """Keys of the drawing around, and by the prefix of each body those inside, as it calls them.
+    """Return the keys of the outer drawing, and those of each body by its prefix, as it calls them.
 
     `bodies`: ascending by `first`. Linear in the keys.
     """

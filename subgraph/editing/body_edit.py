@@ -85,7 +85,7 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
 
 
 def _take_over(model: Any, form: Any) -> None:
-    """Domains and local functions that only the edited body has."""
+    """Add the domains and local functions that only the edited body has."""
     known = read_imports(model)
     functions = functions_of(model)
     for domain, version in read_imports(form).items():

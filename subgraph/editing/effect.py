@@ -98,8 +98,10 @@ def compute_values(
 def frozen_as_before(
     graph: Graph, boundary: region.Region, piece: Graph, feeding: Feeding, reference: Reference
 ) -> list[str]:
-    """Constants of a piece that hold what the model computes at the boundary, as a cut's frozen
-    shapes do."""
+    """Return the constants of a piece that hold what the model computes at the boundary.
+
+    The frozen shapes of a cut are such constants.
+    """
     names = [n for n in boundary.shapes if n in piece.weights]
     same = []
     with folders.temporary() as folder:

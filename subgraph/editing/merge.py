@@ -76,7 +76,7 @@ def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
 
 
 def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
-    """Input of `other` → output of `one`."""
+    """Return the output of `one` for each input of `other`."""
     joined = {
         n: n
         for n in other.inputs

@@ -89,7 +89,7 @@ def find_owned_nodes(graph: Graph, region: Region) -> set[int]:
 
 
 def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dict[str, str]:
-    """Boundary tensor of the piece → tensor of the model.
+    """Return the tensor of the model for each boundary tensor of the piece.
 
     Raises:
         UnknownName: the model has no such tensor. UsageError: one is missing.

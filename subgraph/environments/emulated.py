@@ -79,10 +79,10 @@ def is_own(processor: str) -> bool:
 
 def qemu(processor: str) -> str:
     """Return the emulator's program; "" if it is not installed."""
-    return next(filter(None, map(shutil.which, _find_programs(processor))), "")
+    return next(filter(None, map(shutil.which, _list_programs(processor))), "")
 
 
-def _find_programs(processor: str) -> list[str]:
+def _list_programs(processor: str) -> list[str]:
     return [f"qemu-{processor}-static", f"qemu-{processor}"]
 
 
@@ -149,8 +149,10 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
 
 
 def _make_fetch_commands(processor: str, folder: Path) -> list[list[str]]:
-    """apt's command lines: its lists, then the packages and what they depend on, with everything
-    below a folder."""
+    """Return apt's command lines, with everything below a folder.
+
+    They fetch its lists, then the packages and the packages that these depend on.
+    """
     settings = {
         "APT::Architecture": PROCESSORS[processor],
         "APT::Architectures": PROCESSORS[processor],
@@ -190,7 +192,7 @@ def _make_damaged_error(processor: str) -> BackendError:
 
 
 def wheels(processor: str) -> list[str]:
-    """Options for pip that choose its wheels: those that its C library can load.
+    """Return options for pip that choose the wheels that the system's C library can load.
 
     Raises:
         BackendError: its system is damaged.
@@ -230,7 +232,7 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
     script.parent.mkdir(parents=True, exist_ok=True)
     (script.parent / STARTED).symlink_to(original)
     # Another one may be installed later.
-    program = " || ".join(f"command -v {name}" for name in _find_programs(processor))
+    program = " || ".join(f"command -v {name}" for name in _list_programs(processor))
     started = shlex.join(["-L", str(own), str(folder / Path(PYTHON).parent / STARTED)])
     script.write_text(f'#!/bin/sh\nexec "$({program})" {started} "$@"\n')
     script.chmod(0o755)

@@ -195,7 +195,7 @@ def cut(
 
 
 def in_constants(graph: Graph, region: Region) -> int:
-    """How many elements the Constant nodes hold that a region reads."""
+    """Return how many elements the Constant nodes hold that a region reads."""
     held = map(graph.constant, graph.iter_outputs(region.pulled))
     return sum(protobuf.element_count(tensor) for tensor in held if tensor is not None)
 
@@ -416,7 +416,7 @@ def boundary_types(
     *,
     dynamic: bool = False,
 ) -> dict[str, TypeProto]:
-    """Types of boundary tensors.
+    """Return the types of boundary tensors.
 
     With captured values: their types, with a dimension open where samples differ. With `dynamic`,
     or without captured values: as declared in `infos`, else as inferred; and where neither exists

@@ -234,8 +234,10 @@ def count_bytes(cut: Cut) -> int:
 
 
 def _count_type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
-    """Bytes of a declared tensor, an open dimension counted as `open_size`; 0 for other types or
-    without a shape."""
+    """Count the bytes of a declared tensor; 0 for other types or without a shape.
+
+    An open dimension counts as `open_size`.
+    """
     tensor = proto.tensor_type
     sizes = [d.dim_value if d.HasField("dim_value") else open_size for d in tensor.shape.dim]
     bits = dtypes.bits_of_number(tensor.elem_type)
@@ -243,7 +245,7 @@ def _count_type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
 
 
 def _count_bytes(tensor: protobuf.TensorProto) -> int:
-    """Bytes of a constant."""
+    """Count the bytes of a constant."""
     # strings, or an element type newer than subcut
     if not dtypes.bits_of_number(tensor.data_type):
         return sum(map(len, tensor.string_data)) + len(tensor.raw_data)

@@ -158,13 +158,18 @@ def find_called(
 
 
 def list_captured(node: NodeProto) -> list[str]:
-    """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
-    each once."""
+    """List the tensors that a node's bodies, at any depth, read from the graph around the node.
+
+    They are in order, each once.
+    """
     return drop_repeats(flatten(map(free_names, bodies(node))))
 
 
 def free_names(body: GraphProto) -> list[str]:
-    """Tensors that a body, at any depth, reads from the graph around it: in order, each once."""
+    """Return the tensors that a body, at any depth, reads from the graph around it.
+
+    They are in order, each once.
+    """
     own = {v.name for v in (*body.input, *body.initializer)} | {
         s.values.name for s in body.sparse_initializer
     }

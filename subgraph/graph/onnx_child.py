@@ -83,7 +83,7 @@ def _expand_function(
 
 
 def _import_extension(folder: Path) -> Any:
-    """onnx's extension without its package; with it, where it does not load alone."""
+    """Import onnx's extension without its package; with it, if it does not load alone."""
     if EXTENSION in sys.modules:
         return sys.modules[EXTENSION]
     names = (

@@ -42,7 +42,7 @@ UNLIMITED = 1 << 16  # inputs; a schema without a limit has 2³¹ − 1
 
 
 def canonical_domain(name: str) -> str:
-    """`ai.onnx` is another name of the standard domain, ""."""
+    """Return a domain by its usual name: `ai.onnx` is another name of ""."""
     return "" if name in STANDARD else str(name)
 
 
@@ -61,7 +61,7 @@ def opset_of(model: protobuf.ModelProto, default: int = 1) -> int:
 
 @cache
 def newest_opsets() -> dict[str, int]:
-    """Domain of which onnx has schemas → newest opset that it knows."""
+    """Return the newest opset that onnx knows of each domain."""
     import onnx.defs
 
     newest = {"": int(onnx.defs.onnx_opset_version())}
@@ -72,7 +72,7 @@ def newest_opsets() -> dict[str, int]:
 
 @cache
 def schema(op: str, version: int, domain: str = "") -> Any:
-    """onnx's schema of an operator as of a version of its domain; None if it has none."""
+    """Return onnx's schema of an operator as of a version of its domain; None if it has none."""
     import onnx.defs
 
     try:
@@ -145,8 +145,7 @@ def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
 
 
 def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str = "") -> str:
-    """Why a node does not fit its operator at a version of its domain: the first reason, "" if it
-    fits.
+    """Return the first reason why a node does not fit its operator at a version; "" if it fits.
 
     The node is the subject of the sentence: "reads 'x' as int64 …". `types`: tensor →
     `tensor(float)`, as far as known.
@@ -211,7 +210,7 @@ def _find_formal(formals: Any, position: int) -> Any:
 
 
 def _join_types(types: Iterable[str]) -> str:
-    """`float16, float32 or float64`; only tensor types, if there are any."""
+    """Return `float16, float32 or float64`; only tensor types, if there are any."""
     tensors = {t for t in types if t.startswith("tensor(")}
     *others, last = sorted(map(format_type, tensors or types))
     return f"{', '.join(others)} or {last}" if others else last
@@ -239,7 +238,7 @@ def type_text(proto: protobuf.TypeProto) -> str:
 
 
 def element_text(number: int) -> str:
-    """`tensor(float)` of a TensorProto.DataType; empty for an unknown one."""
+    """Return `tensor(float)` of a TensorProto.DataType; empty for an unknown one."""
     name = dtypes.name_of(number)
     return tensor_text(name) if name else ""
 

@@ -532,7 +532,7 @@ def element_count(tensor: TensorProto) -> int:
 
 
 def nbytes(tensor: TensorProto) -> int:
-    """Bytes of the tensor's raw data; elements of less than a byte are packed.
+    """Return the bytes of the tensor's raw data; elements of less than a byte are packed.
 
     Raises:
         ModelError: strings, or an unknown element type, which have no raw data; a negative
@@ -549,8 +549,7 @@ def nbytes(tensor: TensorProto) -> int:
 
 
 def locate(tensor: TensorProto, model: Path) -> Blob:
-    """Position of the bytes of an on-disk weight, checked: in a regular file in the model's folder,
-    long enough.
+    """Locate the bytes of an on-disk weight, in a regular, long enough file of the model's folder.
 
     Raises:
         DataError: a check fails; names the weight, the file and the rule.

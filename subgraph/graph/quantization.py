@@ -103,7 +103,7 @@ def step_of(graph: Graph, name: str) -> float:
 
 
 def scales_of(graph: Graph) -> dict[str, Scale]:
-    """Tensor → scale, of all quantized tensors whose scale is constant. Linear in the nodes."""
+    """Return the scale of each quantized tensor whose scale is constant. Linear in the nodes."""
     scales = {}
     order = graph.order
     for i in order:
@@ -174,7 +174,8 @@ def code_scales(graph: Graph) -> dict[str, Scale]:
 
 
 def codes(graph: Graph) -> dict[str, str]:
-    """Real tensor -> the tensor of its codes: what the model quantizes, and what it dequantizes."""
+    """Return the tensor of the codes of each real tensor that the model
+    quantizes or dequantizes."""
     real: dict[str, str] = {}
     for node in graph.nodes:
         if node.op_type == "QuantizeLinear":

@@ -129,8 +129,7 @@ def infer_types(graph: Graph) -> InferredTypes:
 
 
 def _set_runtime_operators_apart(model: ModelProto) -> None:
-    """Operators that onnxruntime alone has in the standard domain are not checked: here they are of
-    another domain."""
+    """Move operators that only onnxruntime has in the standard domain to another one, unchecked."""
     opset = opset_of(model, 0)
     functions = functions_of(model)
     for node in all_nodes(model.graph.node):

@@ -220,7 +220,7 @@ def _split(
 
 
 def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
-    """Bytes of a tensor in a file, if its type has a fixed shape."""
+    """Count the bytes of a tensor in a file, if its type has a fixed shape."""
     known = tensor_type(proto)
     if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:
         return None
@@ -229,7 +229,7 @@ def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
 
 
 def _count_bytes(elements: int, dtype: str) -> int:
-    """Bytes in a file, where an element of less than a byte takes one."""
+    """Count the bytes in a file, in which an element of less than a byte takes one."""
     return elements * max(dtypes.bits_of(dtype) // 8, 1)
 
 
@@ -264,7 +264,7 @@ class _Measuring:
         return SIZE_MARGIN * sum(sizes) // max(len(sizes), 1)
 
     def _list_anchors(self) -> list[str]:
-        """Tensors by which this run needs every model input that an earlier run needed.
+        """List tensors by which this run needs every model input that an earlier run needed.
 
         With the same inputs in all batches, an open dimension that inputs share gets one size, and
         files are assigned to inputs in the same way.

@@ -91,7 +91,7 @@ class WeightSummary:
 
 
 def file_summary(graph: Graph) -> FileSummary:
-    """File, versions, producer, metadata."""
+    """Return file, versions, producer and metadata."""
     model = graph.model
     return FileSummary(
         path=str(graph.path),
@@ -108,7 +108,7 @@ def file_summary(graph: Graph) -> FileSummary:
 
 
 def op_counts(graph: Graph) -> list[OpCount]:
-    """Operators of the top-level nodes, most frequent first."""
+    """Return the operators of the top-level nodes, most frequent first."""
     counts = Counter(
         (op, str(node.domain)) for op, node in zip(graph.ops, graph.nodes, strict=True)
     )
@@ -116,7 +116,7 @@ def op_counts(graph: Graph) -> list[OpCount]:
 
 
 def functions(graph: Graph) -> list[FunctionSummary]:
-    """Local functions, in file order."""
+    """Return the local functions, in file order."""
     calls = Counter(map(operator, graph.nodes)) if graph.functions else Counter()
     return [FunctionSummary(*key, len(f.node), calls[key]) for key, f in graph.functions.items()]
 
@@ -176,10 +176,10 @@ def attribute_text(attribute: Any) -> str:
         return str(pb.AttributeType.Name(kind)).lower()
     value = getattr(attribute, VALUE_FIELDS[kind])
     if VALUE_FIELDS[kind] not in LIST_FIELDS:
-        return _shorten_number(_format_plain(value))
+        return _shorten(_format_plain(value))
     items = [_format_plain(v) for v in value[:MAX_LISTED]]
     items += [f"… {len(value)} in all"] if len(value) > MAX_LISTED else []
-    return _shorten_number(f"[{', '.join(items)}]")
+    return _shorten(f"[{', '.join(items)}]")
 
 
 def _format_tensor(tensor: protobuf.TensorProto) -> str:
@@ -191,7 +191,7 @@ def _format_tensor(tensor: protobuf.TensorProto) -> str:
         values = protobuf.to_array(tensor, Path()).tolist()
     except (ValueError, TypeError):  # it has fewer bytes than its type and shape need
         return text
-    return _shorten_number(f"{text} = {values}")
+    return _shorten(f"{text} = {values}")
 
 
 def _format_plain(value: Any) -> str:
@@ -200,5 +200,5 @@ def _format_plain(value: Any) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-def _shorten_number(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

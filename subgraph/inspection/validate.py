@@ -89,7 +89,7 @@ def explain_refusal(graph: Graph, nodes: Collection[int] | None = None) -> str:
 
 
 def node_title(graph: Graph, i: int) -> str:
-    """`Clip 'clip1' (#17)`."""
+    """Return `Clip 'clip1' (#17)`."""
     node = graph.nodes[i]
     return f"{node.op_type} '{node.name}' (#{i})" if node.name else f"{node.op_type} (#{i})"
 
@@ -179,8 +179,10 @@ def _convert_complaint(graph: Graph, types: InferredTypes, complaint: Complaint)
 
 
 def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, str]:
-    """Why a node does not fit its opset, and the first later opset that it fits, as a hint; each
-    may be empty."""
+    """Return why a node does not fit its opset, and as a hint the first later opset that it fits.
+
+    Each can be empty.
+    """
     domain = "" if i is None else canonical_domain(graph.nodes[i].domain)
     version = read_imports(graph.model).get(domain)
     if i is None or version is None:

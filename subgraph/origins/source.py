@@ -116,7 +116,7 @@ def find_sources(graph: Graph, nodes: Iterable[int]) -> Sequence[Source | None] 
 
 
 def read_node_metadata(graph: Graph, index: int) -> dict[str, str]:
-    """`metadata_props` of a node."""
+    """Read the `metadata_props` of a node."""
     return {str(entry.key): str(entry.value) for entry in graph.nodes[index].metadata_props}
 
 
@@ -135,7 +135,7 @@ def parse_module_path(name: str) -> str:
 
 
 def _read_scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Paths of the modules around a node and their classes, from the model itself inwards.
+    """Read the paths and classes of the modules around a node, from the model itself inwards.
 
     The last entry of both lists in the file is the operator, which is omitted.
     """
@@ -160,8 +160,8 @@ def parse_texts(literal: str) -> list[str]:
 
 
 def find_innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
-    """File, line and code of the innermost frame outside of torch; of the innermost one if all are
-    inside."""
+    """Find file, line and code of the innermost frame outside of torch; else of
+    the innermost one."""
     frames = [(str(m[1]), int(m[2]), str(m[3] or "").strip()) for m in FRAME.finditer(trace)]
     own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
     return own[-1] if own else (None, None, None)

@@ -181,7 +181,7 @@ def _compare_misread_input(
 
 
 def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
-    """Per sample, which tensors of the model a run holds; none for a run that is missing.
+    """Return per sample which tensors of the model a run holds; none for a run that is missing.
 
     Raises:
         InputError: it holds no tensor of this model. ModelError: the reference cannot give the
@@ -368,7 +368,8 @@ class _Judging:
         return row
 
     def _may_hide(self, name: str) -> bool:
-        """Whether noise in place can hide an error that the recorded tensors before it show."""
+        """Return whether noise in place can hide an error that the recorded tensors
+        before it show."""
         graph = self.judge.model.graph
         region = regions.find_upstream_until(graph, [name], self.recorded.__contains__)
         return region is not None and _has_exact_inputs(graph, region, self.precision)

@@ -178,7 +178,7 @@ def _find_unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
 
 
 def is_of_module(folder: Path) -> bool:
-    """Is a folder what `subgraph.torch.record` wrote of a module?"""
+    """Return whether `subgraph.torch.record` wrote a folder of a module."""
     made = scan(folder).maybe_json(MANIFEST) if folder.is_dir() else None
     return isinstance(made, dict) and made.get("schema") == SCHEMA
 
@@ -388,7 +388,7 @@ def _make_feeding(
 
 
 def _find_recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
-    """Per sample, the entries of the model's inputs; of the run that holds most of them."""
+    """Find the entries of the model's inputs per sample, in the run that holds most of them."""
     recorded = (run for run in runs if run.samples)
     found = ([_match_inputs(run, entries, graph) for entries in run.samples] for run in recorded)
     return max(filter(all, found), key=lambda samples: min(map(len, samples)), default=[])

@@ -269,7 +269,7 @@ def _iter_files(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def split_numbers(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """`layer-2` before `layer-10`."""
+    """Return a sort key that puts `layer-2` before `layer-10`."""
     words = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
     return tuple(
         (w.isascii() and w.isdigit(), int(w) if w.isascii() and w.isdigit() else 0, w)

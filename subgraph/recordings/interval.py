@@ -176,7 +176,7 @@ def find_known_troubles(graph: Graph) -> dict[int, str]:
 def weigh_nodes(
     graph: Graph, recorded: Mapping[int, float] | None = None, known: Iterable[int] = ()
 ) -> dict[int, float]:
-    """How many times likelier than others a node is to blame, by lint and by `weigh_intervals`.
+    """Return how many times likelier than others a node is to blame, by lint and `weigh_intervals`.
 
     `known`: nodes like those that the runtime is known to compute wrongly.
     """

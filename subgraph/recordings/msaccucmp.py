@@ -258,7 +258,7 @@ def make_accuracy_rows(
 
 
 def format_csv(rows: Sequence[AccuracyRow]) -> str:
-    """CSV in msaccucmp's columns; two of their names occur twice."""
+    """Return CSV in msaccucmp's columns; two of their names occur twice."""
     out = io.StringIO()
     csv.writer(out).writerows([HEAD, *map(format_cells, rows)])
     return out.getvalue()

@@ -135,7 +135,7 @@ def _describe_outcome(run: RunSummary) -> str:
 
 
 def choose_exit_code(comparisons: Sequence[RunComparison]) -> int:
-    """1 where a recording is wrong; else 5 where one is unresolved; else 0."""
+    """Return 1 if a recording is wrong; else 5 if one is unresolved; else 0."""
     statuses = {comparison.status for comparison in comparisons}
     codes = ((Status.FAIL, 1), (Status.UNRESOLVED, 5))
     return next((code for status, code in codes if status in statuses), 0)
@@ -180,7 +180,7 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
 
 
 def _explain_unresolved(comparison: RunComparison) -> str:
-    """Why a run that nothing speaks against is not right either."""
+    """Explain why a run against which there is no evidence is not right either."""
     no_node = NO_NODE if comparison.failing else ""
     if why := comparison.run.missing or comparison.too_few or no_node or comparison.silence:
         return why
@@ -315,8 +315,10 @@ class RecordedValues:
                 )
 
     def dump(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
-        """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with
-        absolute paths."""
+        """Write per sample the recorded tensors of the region's nodes, as files in `folder/<k>`.
+
+        Their paths are absolute.
+        """
         graph = self.judge.model.graph
         out = []
         for k, m in enumerate(self.matched[: len(self.samples)]):

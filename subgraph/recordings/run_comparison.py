@@ -277,7 +277,7 @@ class RunComparison:
 
 
 def _find_exchanged(holds: StringMap) -> list[list[str]]:
-    """Tensors that hold each other's values, each group in a circle.
+    """Find tensors that hold each other's values, each group in a circle.
 
     >>> _find_exchanged({"a": "b", "b": "a", "c": "a"})
     [['a', 'b']]

@@ -272,7 +272,7 @@ def _iter_rows(
 
 
 def format_cell(cell: Compared) -> str:
-    """`1.1e-02 FAIL`; a dash for a tensor that was not seen."""
+    """Return `1.1e-02 FAIL`; a dash for a tensor that was not computed."""
     if not cell.status:
         return "-"
     error = cell.error

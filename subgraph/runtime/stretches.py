@@ -272,8 +272,8 @@ class _Nodes:
         ]
 
     def _count_weight_bytes(self, node: int) -> dict[str, int]:
-        """Bytes by name of the weights that a node reads, and of constants that are computed for it
-        from them."""
+        """Count the bytes of each weight that a node reads, and of each constant that comes from
+        weights."""
         graph = self.graph
         found = dict[str, int]()
         for name in reach(graph.reads[node], self._read_for_constant):
@@ -293,8 +293,10 @@ class _Nodes:
         return self.graph.reads[maker]
 
     def live(self, records: Records) -> list[int]:
-        """Bytes of the tensors that are alive before each node; one of unknown size counts as the
-        largest known one."""
+        """Return the bytes of the tensors that are alive before each node.
+
+        A tensor of unknown size counts as the largest known one.
+        """
         graph = self.graph
         known = {
             n: sum(map(math.prod, r.shapes)) * max(dtypes.bits_of(r.dtype) // 8, 1)

@@ -62,7 +62,7 @@ class Cancel:
 
     @contextmanager
     def ends(self, end: Callable[[], None]) -> Iterator[None]:
-        """`set` calls `end` during this block.
+        """Let `set` call `end` during this block.
 
         Raises:
             WorkerDied: It was set, before or in the block, whose result means nothing.

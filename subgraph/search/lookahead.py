@@ -57,7 +57,7 @@ class _Future:
             StopIteration: The search ends with a result.
             SearchStopped: The search ends early.
         """
-        self.earlier.update(zip(map(_find_certain_query, self.queries), answers, strict=True))
+        self.earlier.update(zip(map(_make_first_run, self.queries), answers, strict=True))
         self.queries = self._search.send(answers)
 
 
@@ -151,7 +151,7 @@ def plan(
     return begin[: max(free, 0)], obsolete
 
 
-def _find_certain_query(query: Query) -> Query:
+def _make_first_run(query: Query) -> Query:
     """Return the query for its first run."""
     return replace(query.once, explain=False)
 
@@ -159,7 +159,7 @@ def _find_certain_query(query: Query) -> Query:
 def _list_guesses(
     state: SearchState, query: Query, earlier: Mapping[Query, Answer], seen: Mapping[Query, Status]
 ) -> list[tuple[float, Answer]]:
-    """Answers to a query with their chances, the likeliest first."""
+    """List the possible answers to a query with their chances, the likeliest first."""
     if query.kind is QueryKind.PROFILE:
         return [(0.5, Answer(Status.AGREE))]
     signature = state.aim.signature or Signature.MISMATCH
@@ -168,7 +168,7 @@ def _list_guesses(
     all_of_error = ErrorShare(of_target=1.0, of_model=1.0, is_culprit=True, largest_error=1.0)
     fails = Answer(Status.FAIL, signature, detail=all_of_error)
     agrees = Answer(Status.AGREE, detail=ErrorShare(of_target=0.0, of_model=0.0, is_culprit=True))
-    if (before := earlier.get(_find_certain_query(query))) is not None:
+    if (before := earlier.get(_make_first_run(query))) is not None:
         other = fails if before.agrees else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
     passes = PASS_ODDS.get(state.driver.purpose, 0.5)

@@ -214,8 +214,10 @@ class Oracle(Protocol):
     """Answers the queries of a search, in any order and several at once."""
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per query, in their order. A query that cannot be answered is UNRESOLVED,
-        never an exception."""
+        """Return one answer per query, in their order.
+
+        A query that cannot be answered is UNRESOLVED, never an exception.
+        """
 
 
 class RegionOutcome(StrEnum):

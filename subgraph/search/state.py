@@ -165,8 +165,10 @@ class Seen:
         return outcome
 
     def agreeing_supersets(self, region: Items) -> list[Items]:
-        """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky?
-        O(their size)."""
+        """Return the larger regions that contain this one and agreed, smallest first.
+
+        They show that it is masked, or flaky. O(their size).
+        """
         inside = set(region)
         budget = _AGREED_ITEMS
         supersets = []

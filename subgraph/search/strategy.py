@@ -251,7 +251,7 @@ def _rank(finding: Finding) -> tuple[int, float, Items]:
 def _select_smallest(
     answers: Mapping[Items, Answer], named: Collection[int] = ()
 ) -> tuple[Observation, ...]:
-    """Regions that contain no other one, and no item that is part of a finding."""
+    """Select the regions that contain no other one, and no item that is part of a finding."""
     observations = [
         Observation(items, answer.signature, answer.why, answer.share.of_model)
         for items, answer in answers.items()

@@ -167,7 +167,7 @@ class StoredFile:
 
 
 def parse_formats(text: str) -> Strings:
-    """`npy,bin` → ("npy", "bin").
+    """Parse `npy,bin` into ("npy", "bin").
 
     Raises:
         UnknownName: no such format.
@@ -299,8 +299,8 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
 
 
 def _find_overflows(wide: Array, dtype: str) -> Array:
-    """Which values exceed a float type's largest by more than half a step: some types saturate
-    silently."""
+    """Find values beyond a float type's largest by more than half a step, which some types
+    saturate."""
     import ml_dtypes
 
     info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
@@ -312,7 +312,10 @@ def _find_overflows(wide: Array, dtype: str) -> Array:
 
 
 def encode_raw(array: Array, dtype: str) -> bytes:
-    """Headerless little-endian bytes; types of less than a byte packed as in ONNX's raw_data."""
+    """Encode little-endian bytes without a header.
+
+    Types of less than a byte are packed as in ONNX's raw_data.
+    """
     bits = tensors.to_bits(array, dtype)
     return (tensors.pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
 

@@ -26,7 +26,7 @@ def digest(*parts: Part) -> str:
 
 
 def _encode_part(part: Part) -> bytes:
-    """Kind, length and bytes, so that it is unambiguous where one part ends and the next begins."""
+    """Encode a part as kind, length and bytes, so that its end is unambiguous."""
     match part:
         case None | bool():
             kind = "n"

@@ -27,7 +27,7 @@ TYPE_NUMBERS = {name: number for number, (name, _) in TYPES.items()}
 
 
 def bits_of(dtype: str) -> int:
-    """Bits of one element; 0 for strings.
+    """Return the bits of one element; 0 for strings.
 
     >>> bits_of("int4")
     4
@@ -50,8 +50,10 @@ def code_range(dtype: str) -> tuple[int, int]:
 
 
 def bits_of_number(number: int) -> int:
-    """Bits of one element of the type with this `TensorProto.DataType`; 0 for strings, and for a
-    number that ONNX does not define (yet)."""
+    """Return the bits of one element of the type with this `TensorProto.DataType`.
+
+    0 for strings, and for a number that ONNX does not define (yet).
+    """
     return TYPES.get(number, ("", 0))[1]
 
 
@@ -77,15 +79,15 @@ class Scale:
         return np.asarray(values, np.float64).reshape(shape)
 
     def dequantize(self, stored: Array) -> Array:
-        """Dequantized values, float32."""
+        """Dequantize values, as float32."""
         rank = stored.ndim
         with np.errstate(all="ignore"):  # the scale of a table that holds infinities is infinite
             codes = stored.astype(np.float64) - self._align_shape(self.zero, rank)
             return (codes * self._align_shape(self.step, rank)).astype(np.float32)
 
     def steps(self, real: Array) -> Array:
-        """Quantized values, rounded half to even, before they are clipped to the range of a
-        type."""
+        """Return quantized values, rounded half to even, before they are clipped to a
+        type's range."""
         with np.errstate(all="ignore"):
             steps = np.rint(real / self._align_shape(self.step, real.ndim))
         return steps + self._align_shape(self.zero, real.ndim)
@@ -97,7 +99,7 @@ class Scale:
             return np.clip(self.steps(real), info.min, info.max).astype(dtype)
 
     def compute_saturated_share(self, real: Array, dtype: str) -> float:
-        """Share of the values that quantization to `dtype` clips."""
+        """Compute the share of the values that quantization to `dtype` clips."""
         info = np.iinfo(dtype)
         steps = self.steps(real)
         return float(np.mean((steps < info.min) | (steps > info.max))) if real.size else 0.0

@@ -73,7 +73,7 @@ def safe_name(name: str) -> str:
 
 
 def safe_names(names: Iterable[str]) -> StringMap:
-    """name → file name, all distinct even on file systems that ignore case."""
+    """Return a file name for each name, all distinct even on file systems that ignore case."""
     taken: set[str] = set()
     out: dict[str, str] = {}
     for name in names:
@@ -282,8 +282,7 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def cache_folder(name: str) -> Path:
-    """`~/.cache/subcut/NAME` (Linux), made where it is missing; a temporary folder where nothing
-    can be written.
+    """Return `~/.cache/subcut/NAME` (Linux), which is created; a temporary folder if it cannot be.
 
     A folder that another user can write is not used: what is in it may be run.
     """

@@ -319,7 +319,7 @@ class Store(Closable):
                 excess -= size
 
     def find_oldest_start(self) -> int:
-        """When the first of the running processes started, by the clock of the disk."""
+        """Find when the first of the running processes started, by the clock of the disk."""
         times = []
         for session in self.root.glob(f".*{folders.NEW}"):
             with contextlib.suppress(OSError):

@@ -109,7 +109,7 @@ RecordTuple: TypeAlias = tuple[Record, ...]
 
 
 def shape_text(shape: Sequence[Any]) -> str:
-    """1×3×224×224, or `scalar`."""
+    """Return 1×3×224×224, or `scalar`."""
     return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
 
 
@@ -366,7 +366,7 @@ def pack(bits: Array, dtype: str) -> Array:
 
 
 def unpack(data: Array, dtype: str, count: int) -> Array:
-    """`count` elements of the type itself from packed bytes, flat."""
+    """Return `count` elements of the type itself from packed bytes, flat."""
     width = dtypes.bits_of(dtype)
     each = np.unpackbits(data, count=count * width, bitorder="little").reshape(count, width)
     return from_bits(np.packbits(each, axis=1, bitorder="little").reshape(count), dtype)

@@ -157,7 +157,7 @@ class ProcessGroup(PipedProcess):
             return True
 
     def resident_memory(self) -> int:
-        """Bytes of resident memory of its session's processes and of all that descend from them.
+        """Return the bytes of resident memory of its session's processes and their descendants.
 
         Shared memory is counted for each. A process that left both its session and its parent is
         not seen. Complexity: linear in the processes of the machine (0.5 ms for 80).
@@ -212,8 +212,8 @@ class ProcessGroup(PipedProcess):
             self._watch(seconds=self._measure_processor_time() + seconds)
 
     def _limit(self, memory: int | None, seconds: int | None) -> None:
-        """Bound what it may allocate, and the processor time that it may use, where it is not
-        bounded more already."""
+        """Bound the memory and processor time that it can use, unless they are bounded more
+        already."""
         if sys.platform == "linux":
             with contextlib.suppress(ProcessLookupError):
                 for kind, amount in (
@@ -246,7 +246,7 @@ class ProcessGroup(PipedProcess):
                 return
 
     def _measure_processor_time(self) -> float:
-        """Seconds that its leader has used."""
+        """Return the seconds that its leader has used."""
         try:
             return float(sum(psutil.Process(self.pid).cpu_times()[:2]))
         except psutil.Error:

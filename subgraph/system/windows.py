@@ -207,11 +207,13 @@ class ProcessGroup(PipedProcess):
         _limit(self._job, self._limits)
 
     def has_exited(self) -> bool:
-        """Its number is not used again while this object has its handle."""
+        """Return whether it ended. Its number is not used again while this object
+        has its handle."""
         return self.poll() is not None
 
     def resident_memory(self) -> int:
-        """Bytes of resident memory of all of the group. Shared memory is counted for each."""
+        """Return the bytes of resident memory of the group. Shared memory is counted for each
+        process."""
         found = _ProcessIds()
         total = 0
         _kernel.QueryInformationJobObject(
@@ -337,11 +339,11 @@ class Pipes:
 
 
 def adopt_orphans() -> None:
-    """Not needed: no process leaves its job."""
+    """Do nothing: no process leaves its job."""
 
 
 def end_own_group() -> None:
-    """Not needed: the job ends what this process has started."""
+    """Do nothing: the job ends what this process has started."""
 
 
 def crash_name(code: int) -> str | None:
@@ -580,11 +582,11 @@ def read_at(handle: int, count: int, offset: int) -> bytes:
 
 
 def read_nothing_ahead(handle: int) -> None:
-    """Windows reads ahead as it likes."""
+    """Do nothing: Windows reads ahead as it likes."""
 
 
 def buffer_lines() -> None:
-    """Microsoft's C library knows no buffering by lines."""
+    """Do nothing: Microsoft's C library has no buffering by lines."""
 
 
 def flush_c() -> None:
@@ -624,5 +626,5 @@ def quote(word: str) -> str:
 
 
 def join(words: Iterable[str]) -> str:
-    """Words as a command line, as `quote` writes them."""
+    """Return words as a command line, as `quote` writes them."""
     return " ".join(map(quote, words))

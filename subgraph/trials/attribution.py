@@ -154,7 +154,7 @@ def attribute(
 
 
 def share_of(patched: Array, error: Array) -> float:
-    """P·D / |D|²."""
+    """Return P·D / |D|²."""
     return float(patched @ error) / float(error @ error)
 
 
@@ -237,8 +237,9 @@ def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bo
 def _compute_values_without(
     trials: Trials, region: Region, right: frozenset[int] = frozenset()
 ) -> Feeds | Verdict | None:
-    """All values where the reference runs the region and what is to be `right`, and the candidate
-    all other nodes; or how the candidate failed.
+    """Compute all values if the reference runs the region and the nodes in `right`.
+
+    The candidate runs all other nodes.
 
     None where that takes too many phases, or the reference cannot run the values that enter the
     region.

@@ -250,8 +250,10 @@ class CandidateModel:
         return self.values.records
 
     def feeds(self, region: Region, records: Feeds, folder: Path) -> list[Records]:
-        """Per sample the tensors that the region of the candidate's model is fed; their files go to
-        `folder`."""
+        """Return per sample the tensors that the region of the candidate's model is fed.
+
+        Their files go to `folder`.
+        """
         known = self._names
         names = [(n, known[n]) for n in self.region(region).inputs]
         return [
@@ -288,8 +290,10 @@ INT8_STEPS = 127.0  # of int8, between zero and the largest value
 
 
 def find_half_step(other: CandidateModel, name: str, scale: Scale, largest: float) -> float:
-    """Half a step of an intermediate tensor; of a scale that was chosen and not specified, no more
-    than its largest value needs."""
+    """Find half a step of an intermediate tensor.
+
+    Of a scale that was chosen and not specified, no more than its largest value needs.
+    """
     step = scale.step[0]
     op_type = other.graph.operator(other.matches[name].name)
     needed = step if step == SPECIFIED_STEPS.get(op_type) else largest / INT8_STEPS

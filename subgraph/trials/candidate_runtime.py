@@ -169,7 +169,7 @@ class FormsTried:
             )
 
     def document(self) -> list[FormDocument]:
-        """Each form tried."""
+        """Return each form that was tried."""
         return [FormDocument(f, v.status, v.signature, v.why) for f, v in self.verdicts.items()]
 
 

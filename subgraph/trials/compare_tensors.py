@@ -381,7 +381,7 @@ def _report_refusal(comparison: Comparison) -> ReportedAnswer:
 
 
 def _is_model_refused(comparison: Comparison) -> bool:
-    """Whether the candidate refuses the full model, also with pinned shapes."""
+    """Return whether the candidate refuses the full model, also with pinned shapes."""
     is_pinned = comparison.full.forms.only_pinned and comparison.own_graph is None
     return comparison.whole.signature is Signature.REFUSED and not is_pinned
 
@@ -733,8 +733,10 @@ def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:
 
 
 def _select_probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
-    """Nodes that run alone at once: the first ones, if the candidate could run the remaining nodes
-    as merged cuts."""
+    """Select nodes that run alone at once.
+
+    They are the first ones, if the candidate could run the remaining nodes as merged cuts.
+    """
     probes = list(nodes)
     return probes[: max(PROBES, jobs)] if trials.processes.merges_cuts else probes
 
@@ -835,7 +837,8 @@ def _find_fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
 def _judge_alone(
     runs: ParallelRuns, nodes: Mapping[int, Region | None], probes: Sequence[int]
 ) -> Iterator[tuple[int, Verdict | None]]:
-    """Each node's own verdict, in order; None for random nodes. The probes are its first ones.
+    """Yield each node's own verdict, in order; None for random nodes. The probes are its first
+    ones.
 
     If they take so long that all would take minutes, the rest runs as pools.
     """
@@ -857,8 +860,10 @@ def _judge_alone(
 
 
 def _make_node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region | None:
-    """One node as a region, with those before it whose outputs one side does not have; None for a
-    random one."""
+    """Make a region of one node, and of those upstream whose outputs one side lacks.
+
+    None for a random node.
+    """
     graph = model.graph
     shared = model.comparable
     nodes = {i}
@@ -889,8 +894,10 @@ def _find_worst(verdict: Verdict, name: str) -> Judgement | None:
 
 
 def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
-    """Top-1 and top-5 agreement by output that is a distribution over classes, the worst over all
-    samples."""
+    """Return top-1 and top-5 agreement of each output that is a distribution over classes.
+
+    It is the worst over all samples.
+    """
     worst: dict[str, dict[str, float]] = {}
     for expected, sample in zip(model.values.records, whole.tensors, strict=False):
         for name in model.outputs:

@@ -90,8 +90,8 @@ class Settlement:
         return [graph.label(region.nodes[-1]) for region in self.wrong_pieces]
 
     def note(self, graph: Graph) -> str:
-        """Further information about the pieces: the wrong ones after the first, or how many are
-        unknown."""
+        """Return further facts about the pieces: wrong ones after the first, or the number of
+        unknown ones."""
         if more := self.labels(graph)[1:]:
             return f"not the nearest codes either, each between two quantizers: {', '.join(more)}"
         if self.unknown_pieces:
@@ -188,18 +188,18 @@ def settle_rounding(
 
 
 def is_judged_by_noise_in_fp32(criterion: str, precision: Precision) -> bool:
-    """Whether a criterion allows the error of approximate kernels, which is larger than
-    rounding."""
+    """Return whether a criterion allows the error of approximate kernels, which
+    exceeds rounding."""
     return criterion == DEFAULT_CRITERION and precision is Precision.FP32
 
 
 def is_beyond_rounding(trials: Trials, region: Region) -> bool:
-    """Whether a region agrees, but not by rounding alone."""
+    """Return whether a region agrees, but not by rounding alone."""
     return _agrees_beyond_rounding(trials.judge, region, trials.run(region))
 
 
 def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
-    """Whether the candidate's outputs of a region agree."""
+    """Return whether the candidate's outputs of a region agree."""
     return judge.verdict(region, result).agrees
 
 

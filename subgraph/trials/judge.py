@@ -179,8 +179,9 @@ class Judge:
             return self.ignore_evidence()._judge(whole, result)
 
     def mask(self, name: str, k: int, given: Records) -> Array | None:
-        """Elements of a model output that are compared in sample `k`, as booleans of its shape;
-        None for all.
+        """Return the elements of a model output that are compared in sample `k`; None for all.
+
+        They are booleans of its shape.
 
         Raises:
             UsageError: the shape of a condition does not fit.
@@ -486,7 +487,7 @@ def _iter_batch_judgements(
 
 
 def _find_ignored_outputs(judge: Judge) -> frozenset[str]:
-    """Ignored outputs that are not an input of any node that another output needs."""
+    """Find ignored outputs that are not an input of any node that another output needs."""
     needed_by_nodes = (judge.model.graph.reads[i] for i in judge.model.whole().nodes)
     return frozenset(judge.model.choice.ignored).difference(*needed_by_nodes)
 

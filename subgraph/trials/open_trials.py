@@ -82,7 +82,7 @@ class Setup:
 def open_trials(
     graph: Graph, setup: Setup, reference: Reference, workers: Workers | None = None
 ) -> Iterator[Trials]:
-    """Trials on one model, until the block ends.
+    """Open trials on one model, until the block ends.
 
     The processes belong to the caller, who starts them before the model is read. Without `workers`
     no candidate can be run: a person runs it, or it has run already.
@@ -231,8 +231,8 @@ def _measure_quantization(
 
 
 def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> StringMap:
-    """Casts to a narrow type of a translated model that the module has not, whose values these
-    are."""
+    """Find Casts to a narrow type of a translated model that the module, whose values these are,
+    lacks."""
     return find_unrounded(values.graph, known & values.graph.maker.keys(), values.compute_first)
 
 
@@ -320,7 +320,7 @@ def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Ite
 def open_case(
     case: FoundCase, k: int, candidate: Candidate, criterion: str, reference: Reference
 ) -> Iterator[Trials]:
-    """Trials on a case's model, fed with its sample `k`.
+    """Open trials on a case's model, fed with its sample `k`.
 
     Raises:
         InputError: an input is not a single tensor. Others as `open_trials`.

@@ -108,8 +108,7 @@ def _add_sent(
 
 
 def _sum(reference: Value, value: Value, other: Value) -> Value:
-    """value + (other − reference); `other` where these are not numbers; `value` where their shapes
-    differ."""
+    """Return value + (other − reference); `other` for no numbers; `value` if shapes differ."""
     if not all(isinstance(v, np.ndarray) for v in (reference, value, other)):
         return other
     a, b, c = (np.asarray(v) for v in (reference, value, other))
@@ -123,7 +122,7 @@ def _sum(reference: Value, value: Value, other: Value) -> Value:
 
 
 def _equal(one: Record, other: Record) -> bool:
-    """Equal shapes and elements; NaN equals NaN."""
+    """Return whether shapes and elements are equal; NaN equals NaN."""
     if (one.form, one.dtype, one.shapes) != (other.form, other.dtype, other.shapes):
         return False
     x, y = (list_arrays(record.value(mapped=True)) for record in (one, other))

@@ -385,7 +385,7 @@ def _are_same(one: RunResult, other: RunResult) -> bool:
 
 
 def age(trials: Trials) -> str:
-    """`12 of 14 answers are from 2026-11-20`; "" if none is old."""
+    """Return `12 of 14 answers are from 2026-11-20`; "" if none is old."""
     times = trials.log.made.values()
     old = sorted(made for made in times if 0 < made < trials.log.began - OLD)
     if not old:

@@ -123,8 +123,10 @@ class ReferenceModel:
     # ------------------------------------------------------------ tensors
 
     def tensors(self) -> list[str]:
-        """Every tensor whose value depends on more than shapes and that an output needs, in
-        topological order."""
+        """Return every tensor whose value depends on more than shapes and that an output needs.
+
+        They are in topological order.
+        """
         whole = self.whole()
         names = list(self.graph.iter_outputs(whole.nodes))
         kinds = self.graph.kinds(names)
@@ -315,7 +317,9 @@ def run_loaded(
     outputs: Sequence[str],
     new_folder: Callable[[], Path],
 ) -> list[dict[str, Record]]:
-    """Per sample the outputs of a model that is loaded as `key`; the model is dropped afterwards.
+    """Return per sample the outputs of a model that is loaded as `key`.
+
+    The model is dropped afterwards.
 
     Raises:
         ModelError: the reference cannot run it on these values. WorkerDied: the process crashed.

@@ -142,7 +142,7 @@ class MemoryLimit:
         return make_unresolved(self.outgrown[region.nodes])
 
     def _count_bytes_held(self, weight: protobuf.TensorProto) -> int:
-        """Bytes that a weight takes in the candidate's memory, at least."""
+        """Count the bytes that a weight takes in the candidate's memory, at least."""
         if self.runtime.candidate.can.half_as_float:
             return compute_held_bytes(weight)
         return compute_raw_bytes(weight)

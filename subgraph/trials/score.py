@@ -88,7 +88,7 @@ class Wanted:
 
 
 def parse_drop(text: str) -> tuple[float, bool]:
-    """`0.5%` as (0.005, True), a share of the score; `0.01` as (0.01, False).
+    """Parse `0.5%` into (0.005, True), a share of the score, and `0.01` into (0.01, False).
 
     Raises:
         UsageError: it is neither.
@@ -278,7 +278,7 @@ class ByScore:
 
 
 def said(score: ScoreDocument) -> str:
-    """`top1 0.93, drops by 0.001 (allowed 0.005; 200 samples: 0 to 0.003)`."""
+    """Return `top1 0.93, drops by 0.001 (allowed 0.005; 200 samples: 0 to 0.003)`."""
     found = f"{clean(score.words)} {score.candidate:.4g}"
     samples = count(score.samples, "sample")
     if score.of == "drop":

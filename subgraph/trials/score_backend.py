@@ -23,7 +23,7 @@ Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def version() -> str:
-    """Nothing depends on it."""
+    """Return "": nothing depends on it."""
     return ""
 
 

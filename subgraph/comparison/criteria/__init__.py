@@ -234,7 +234,7 @@ def all_equal(pair: Pair) -> str:
 
 
 def _describe_masks(pair: Pair) -> str:
-    """`NaN: 3 in the candidate alone; infinite: 1 in the reference alone, of 8 elements`."""
+    """Return `NaN: 3 in the candidate alone; infinite: 1 in the reference alone, of 8 elements`."""
     parts = []
     for kind, sides in (("NaN", count_nan_only(pair)), ("infinite", count_infinite_only(pair))):
         counts = [

@@ -102,7 +102,7 @@ def find_flips(
 
 
 def _as_rows(values: Array, axis: int) -> Array:
-    """`(rows, classes)`."""
+    """Return the values as `(rows, classes)`."""
     return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
 
 

@@ -121,8 +121,7 @@ def _judge_with_noise(output: OutputErrors, noise: Noise) -> Ruling:
 
 
 def _compute_noise(output: OutputErrors, rounded: Array | None, moved: Sequence[Array]) -> Array:
-    """n of each slice, from how far the elements move where values are rounded, and in
-    perturbed runs."""
+    """Compute n of each slice from how far its elements move in perturbed runs and by rounding."""
     largest = (
         output.slices.largest(np.max(moved, axis=0)) if moved else np.zeros(output.scales.shape)
     )
@@ -136,8 +135,9 @@ def _compute_noise(output: OutputErrors, rounded: Array | None, moved: Sequence[
 
 
 def _judge_jumps(output: OutputErrors, rounded: Array | None, moved: Sequence[Array]) -> Ruling:
-    """Behind a choice, elements may jump if they do so in perturbed runs: no farther, and not
-    many more of them.
+    """Judge elements downstream of a choice, which can jump.
+
+    They agree if they jump no farther than in perturbed runs, and not many more of them do.
 
     A jump is a difference beyond k times what most elements move in perturbed runs. Elements
     that do not jump are judged by the noise without jumps.
@@ -181,7 +181,8 @@ def _judge_by_noise(output: OutputErrors, noise: Array, rounded: Array | None) -
 
 
 def _compute_deviations(output: OutputErrors, runs: Sequence[Array]) -> list[Array] | None:
-    """|perturbed − reference| of each run, flat, 0 if not finite. None if a shape differs."""
+    """Compute |perturbed − reference| of each run, flat, 0 if not finite; None if
+    a shape differs."""
     if any(values.shape != output.floats.pair.reference.shape for values in runs):
         return None
     if not runs:
@@ -191,8 +192,7 @@ def _compute_deviations(output: OutputErrors, runs: Sequence[Array]) -> list[Arr
 
 
 def _compute_rounding(output: OutputErrors, noise: Noise) -> Array | None:
-    """X: how far rounding after every node moves the elements, flat; None if that is not
-    known."""
+    """Compute X: how far rounding after every node moves the elements, flat; None if unknown."""
     context = output.floats.context
     if context.claim is FP32:
         return None

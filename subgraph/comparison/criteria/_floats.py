@@ -355,7 +355,8 @@ def _format_distinctly(error: float, limit: float) -> tuple[str, str]:
 
 
 def format_number(value: float, digits: int) -> str:
-    """So many significant digits; numbers from a millionth to a million in full: `0.000012`."""
+    """Return a number with N significant digits; from a millionth to a million in
+    full: `0.000012`."""
     if 10**digits - 0.5 <= value < 1e6:
         return f"{value:.0f}"
     if MIN_IN_FULL <= value < 1e-4:

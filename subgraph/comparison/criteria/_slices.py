@@ -85,7 +85,8 @@ class Slices:
         return min(found)[2]
 
     def name(self, place: int, whole: str) -> str:
-        """`index 5 of axis 1` for a position in the results; the name of the whole for 0."""
+        """Return `index 5 of axis 1` for a position in the results; for 0 the name of the full
+        tensor."""
         place -= 1
         if place < 0:
             return whole

@@ -175,7 +175,7 @@ def rule(options: str) -> Rule:
 
 
 def _parse(options: str) -> tuple[float | None, float | None]:
-    """`k` and `floor`, None unless set."""
+    """Parse `k` and `floor`, None unless set."""
     values = {}
     for option in filter(None, options.strip().split(",")):
         name, sign, text = (part.strip() for part in option.partition("="))
@@ -272,7 +272,8 @@ def _find_worst(rulings: Iterable[Ruling]) -> Ruling:
 
 
 def _judge_masks(pair: Pair, context: OutputContext) -> Ruling | None:
-    """NaN and infinities that differ; None if the range of the claimed type excuses all of them."""
+    """Judge NaN and infinities that differ; None if the claimed type's range
+    excuses all of them."""
     claim = context.claim
     noise = context.noise
     if not claim.narrow or pair.kind == "complex":
@@ -335,7 +336,7 @@ def _judge_indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking)
 
 
 def _judge_no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
-    """Integers, booleans and strings that differ."""
+    """Judge integers, booleans and strings, which must be equal, or differ as noise explains."""
     if not (noise.depends_on_choice() or noise.depends_on_steps()):
         return fail(f"{_describe_changed(pair)}, and rounding cannot change any")
     runs = noise.perturb(claim, JUMP_RUNS)
@@ -431,8 +432,10 @@ def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ru
 
 
 def _judge_codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
-    """Quantized values of TensorFlow Lite's operators, by their own steps; where one step moves a
-    model's output beyond use, that decides nothing."""
+    """Judge quantized values of TensorFlow Lite's operators by their own steps.
+
+    The result is unresolved if one step makes a model's output unusable.
+    """
     differ = f"{pair.changed} of {count(pair.size, 'code')} differ"
     if pair.error <= 1:
         return agree(f"{differ}, by one step")
@@ -475,6 +478,6 @@ def _judge_no_floats_without_noise(pair: Pair) -> Ruling:
 
 
 def _describe_changed(pair: Pair) -> str:
-    """`3 of 1,000 booleans changed`."""
+    """Return `3 of 1,000 booleans changed`."""
     noun = {"boolean": "boolean", "string": "text"}.get(pair.kind, "element")
     return f"{pair.changed} of {count(pair.size, noun)} changed"

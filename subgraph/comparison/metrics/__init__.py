@@ -34,12 +34,15 @@ MAX_SQUARE = 1e280
 
 
 def dot(first: Array, second: Array) -> float:
-    """Σxy. BLAS would wake a thread per core, and wait 20 ms for one of them on a busy machine."""
+    """Return Σxy.
+
+    BLAS would wake a thread per core, and wait 20 ms for one of them on a busy machine.
+    """
     return float(np.einsum("i,i->", first, second))
 
 
 def norm(values: Array) -> float:
-    """Euclidean norm sqrt(Σx²); the squares neither overflow nor underflow. 0 for no elements.
+    """Return sqrt(Σx²), whose squares neither overflow nor underflow; 0 for no elements.
 
     >>> import numpy as np
     >>> norm(np.array([0.0, -2e200]))

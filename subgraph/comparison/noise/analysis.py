@@ -344,8 +344,8 @@ def _find_outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[
 
 
 def _find_inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
-    """Op types in a node's bodies and in the local function that it calls, at any depth; empty for
-    a plain node."""
+    """Find the op types in a node's bodies and local function, at any depth; empty for a plain
+    node."""
     functions = (graph.functions[key].node for key in find_called([node], graph.functions))
     _, *inner = all_nodes([node])
     return frozenset(n.op_type for n in (*inner, *all_nodes(flatten(functions))))
@@ -358,8 +358,7 @@ def _casts_to_integers(node: protobuf.NodeProto) -> bool:
 def find_unrounded(
     graph: Graph, known: Collection[str], value: Callable[[str], Array]
 ) -> dict[str, str]:
-    """Results of narrow Casts, by which whatever computed the values does not round, and the
-    tensors that show it.
+    """Find the results of narrow Casts that were not rounded, and the known tensors that show it.
 
     A runtime may keep float32 between such Casts. A translation may not: where the original has the
     Cast, its values are those of the narrow type.

@@ -407,7 +407,7 @@ def element_types(
 
 
 def body_inputs(node: protobuf.NodeProto, body: protobuf.GraphProto, types: StringMap) -> StringMap:
-    """Types of a body's inputs, from the values that the node feeds into it."""
+    """Return the types of a body's inputs, from the values that the node feeds into it."""
     first = FIRST_CARRIED.get(node.op_type)
     fed = list(node.input)[first:] if first is not None else []
     names = [v.name for v in body.input][first:] if first is not None else []
@@ -415,7 +415,7 @@ def body_inputs(node: protobuf.NodeProto, body: protobuf.GraphProto, types: Stri
 
 
 def output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list[str]:
-    """Types of a node's outputs, given those of its inputs."""
+    """Return the types of a node's outputs, given those of its inputs."""
     inner = list(bodies(node))
     if inner and node.op_type in ("If", "Loop", "Scan"):
         body = inner[0]

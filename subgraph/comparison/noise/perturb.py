@@ -35,7 +35,7 @@ MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
 def key_of(tensor: str, seed: int, run: int, attempt: int = 0) -> int:
-    """64 bits that differ for each tensor, seed, run and attempt at it."""
+    """Return 64 bits that differ for each tensor, seed, run and attempt at it."""
     text = f"{seed}/{run}/{attempt}/{tensor}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -140,7 +140,8 @@ def draw_untied_shift(
 
 
 def random_steps(shape: Sequence[int], dtype: str, key: int) -> Array:
-    """Codes of +1 and −1 for `STEP_SHARE` of the elements, else of 0, which is 128 for uint8.
+    """Return codes of +1 and −1 for `STEP_SHARE` of the elements, else of 0, which is 128 for
+    uint8.
 
     >>> random_steps([4], "int8", 0)
     array([0, 0, 0, 0], dtype=int8)
@@ -151,8 +152,10 @@ def random_steps(shape: Sequence[int], dtype: str, key: int) -> Array:
 
 
 def round_to_claim(values: Array, claim: Precision) -> Array:
-    """`values` rounded to float32, TF32, float16 or bfloat16 and back to their own type; infinite
-    beyond the range."""
+    """Return `values` rounded to the claimed float type, in their own type.
+
+    Values beyond the range of the claim are infinite.
+    """
     if claim is Precision.TF32:
         wide = values.astype(np.float32)
         lost = np.uint32(Precision.FP32.bits - claim.bits)

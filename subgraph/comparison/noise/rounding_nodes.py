@@ -89,7 +89,7 @@ class NodeWriter:
         return made
 
     def clip(self, x: str, limit: float) -> str:
-        """x within ±limit."""
+        """Write x within ±limit."""
         if self.opset < CLIP_INPUTS_SINCE:
             return self("Clip", x, min=-limit, max=limit)
         return self("Clip", x, -limit, limit)
@@ -113,8 +113,8 @@ Write = Callable[[NodeWriter, str, str, str], None]  # writer, name read, name m
 
 
 def unroundoff(claim: Precision, dtype: str) -> float:
-    """eps of the claim, no smaller than that of the type of the tensor; for int8 as a share of the
-    range."""
+    """Return eps of the claim, at least that of the tensor's type; for int8 a
+    share of the range."""
     return claim.eps if claim is Precision.INT8 else max(claim.eps, FLOATS[dtype])
 
 
@@ -285,7 +285,7 @@ class _Quantized:
         return cls(wide, core, keep, lowest, highest, span)
 
     def finish(self, write: NodeWriter, moved: str, y: str, dtype: str) -> None:
-        """y: `moved`, but for the values that stay."""
+        """Write y: `moved`, but for the values that stay."""
         whole = write("Where", self.keep, self.wide, moved) if self.keep else moved
         write("Cast", whole, to=dtype, output=y)
 

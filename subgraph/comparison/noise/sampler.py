@@ -344,7 +344,7 @@ def _load_model(
 
 
 def _find_floats(sampler: NoiseSampler, names: Iterable[str]) -> StringMap:
-    """Types of the float tensors among tensors that nodes make."""
+    """Find the types of the float tensors among tensors that nodes produce."""
     made = (n for n in names if n in sampler.graph.maker and n not in sampler.region.inputs)
     return {n: sampler._types[n] for n in made if sampler._types.get(n) in FLOATS}
 
@@ -352,9 +352,10 @@ def _find_floats(sampler: NoiseSampler, names: Iterable[str]) -> StringMap:
 def _find_entering(
     sampler: NoiseSampler, claim: Precision
 ) -> tuple[dict[str, str], dict[str, ChannelRange]]:
-    """Types of the inputs and weights that the claimed precision does not hold exactly; for
-    int8 the ranges of the weights, which are quantized per channel if they have two axes or
-    more."""
+    """Find the types of the inputs and weights that the claimed precision does not hold exactly.
+
+    For int8, also the ranges of the weights: per channel if they have two axes or more.
+    """
     entering = {}
     ranges = {}
     for name in sampler.sites.entering:
@@ -486,7 +487,7 @@ def _load_value(sampler: NoiseSampler, name: str) -> Array:
 
 
 def _make_keys(sampler: NoiseSampler, run: NoiseRun, attempt: int) -> Array:
-    """Random factors and scales of the noise."""
+    """Make the random factors and scales of the noise."""
     keys: list[float] = []
     for label, dtype in sampler._instrumented.keyed:
         factor = perturb.factor_of(perturb.key_of(label, SEED, run.number, attempt))

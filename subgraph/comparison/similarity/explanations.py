@@ -111,7 +111,7 @@ def matching_tensors(
 
 
 def _make_tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _TensorPair | None:
-    """None if the sizes differ, or if there are too few elements or no numbers."""
+    """Make the pair; None if the sizes differ, or if there are too few elements or no numbers."""
     if (
         reference.size != candidate.size
         or reference.size < MIN_ELEMENTS
@@ -127,7 +127,7 @@ def _make_tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _
 
 
 def _select_best(explanations: Iterable[Explanation]) -> list[Explanation]:
-    """Those that fit equally well; empty if there are many, or none."""
+    """Select the explanations that fit equally well; empty if there are many, or none."""
     ranked = sorted(explanations, key=lambda e: e.residual)
     equal = [e for e in ranked if e.residual <= max(EXACT, EQUALLY_GOOD * ranked[0].residual)]
     return equal if len(equal) <= MAX_EXPLANATIONS else []
@@ -180,7 +180,7 @@ class _TensorPair:
         )
 
     def other_tensors(self, others: Arrays) -> Iterator[Explanation]:
-        """Other tensors, unchanged."""
+        """Yield other tensors, unchanged."""
         for text, other in others.items():
             if other.size == self.candidate.size and _are_numbers(other):
                 yield from self.check(text, other.reshape(self.candidate.shape), self.candidate)
@@ -236,7 +236,7 @@ def _describe_overflow(reference: Array, candidate: Array) -> str:
 
 
 def join_explanations(explanations: Iterable[Explanation]) -> str:
-    """Explanations that fit equally well, in one line."""
+    """Join explanations that fit equally well into one line."""
     return ", or ".join(e.text for e in explanations)
 
 
@@ -368,8 +368,10 @@ def _select_nonzero(values: Array) -> Array:
 
 
 def _needs_floats(values: Array) -> bool:
-    """Whether there are many different values that 8 bits cannot hold: every type holds a constant,
-    a mask or small integers."""
+    """Return whether there are many different values that 8 bits cannot hold.
+
+    Every type holds a constant, a mask or small integers.
+    """
     step = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 8)
     return bool(np.unique(values).size >= MIN_LEVELS and (values % step).any())
 
@@ -379,8 +381,7 @@ def _is_on_grid(values: Array, claim: Precision) -> Array:
 
 
 def _describe_levels(x: Array, y: Array) -> str:
-    """Words for few, evenly spaced values of y: integers of 8 bits times a scale. Empty
-    otherwise."""
+    """Describe a few evenly spaced values of y, integers of 8 bits times a scale; else empty."""
     levels = np.unique(y).astype(np.float64)
     is_finer = np.unique(x).size >= MIN_FINER * levels.size
     if not (levels.size >= MIN_LEVELS and is_finer and has_even_steps(levels)):

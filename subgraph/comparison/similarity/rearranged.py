@@ -60,7 +60,7 @@ def find_rearrangements(reference: Array, candidate: Array) -> Iterator[Rearrang
 
 
 def _iter_axis_orders(a: Array, b: Array) -> Iterator[Rearrangement]:
-    """Axes in another order; memory of one order read in another."""
+    """Yield axes in another order, and memory of one order that is read in another."""
     long = [k for k, size in enumerate(a.shape) if size > 1]
     if len(long) > MAX_AXES:
         return
@@ -102,8 +102,10 @@ def _describe_layout(order: Sequence[int]) -> str:
 
 
 def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
-    """Usual mistakes in feeding an input: images as BGR, as NHWC, with or without a mean of 128,
-    divided by 255, as integers, or not at all.
+    """Yield usual mistakes in feeding an input.
+
+    Images as BGR, as NHWC, with or without a mean of 128, divided by 255, as integers, or not at
+    all.
 
     Each in words that go on "the input is …", and as the values that were read then, in the shape
     and type of `x`.

@@ -86,13 +86,13 @@ class RegionModel:
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def element(self, name: str) -> int:
-        """TensorProto.DataType; 0 for what is not a tensor, or is unknown."""
+        """Return the TensorProto.DataType; 0 for what is not a tensor, or is unknown."""
         if name in self.constants:
             return int(self.constants[name].data_type)
         return int(self.types[name].tensor_type.elem_type) if name in self.types else 0
 
     def shape(self, name: str) -> list[int] | None:
-        """None unless every dimension is known."""
+        """Return the shape; None unless every dimension is known."""
         if name in self.constants:
             return list(self.constants[name].dims)
         self.fixed = True
@@ -101,7 +101,7 @@ class RegionModel:
         return [d.dim_value for d in dims] if is_known else None
 
     def rank(self, name: str) -> int | None:
-        """None if unknown."""
+        """Return the rank; None if it is unknown."""
         dims = self.constants[name].dims if name in self.constants else self._find_dims(name)
         return None if dims is None else len(dims)
 
@@ -350,7 +350,7 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, Mode
 
 
 def _substitute(source: RegionModel, form: Form, indices: Sequence[int]) -> ModelProto:
-    """Made again, since the weights of all forms at once may not fit into memory."""
+    """Make the model of a form again: all forms at once may not fit into memory."""
     new = Substitution(source)
     for i in indices:
         new.at(i)

@@ -56,7 +56,7 @@ def _write_products(source: RegionModel, node: NodeProto, new: Substitution) -> 
 
 
 def _find_axis(source: RegionModel, node: NodeProto) -> int | None:
-    """None unless it is constant. An attribute before opset 20."""
+    """Find the axis, an attribute before opset 20; None unless it is constant."""
     if source.opset < 20:
         return int(attribute(node, "axis", 1))
     value = source.value(argument(node, 2))

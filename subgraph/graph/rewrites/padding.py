@@ -44,7 +44,7 @@ def _rewrite_own_pad(source: RegionModel, node: NodeProto, new: Substitution) ->
 
 @restrict_to("MaxPool")
 def _rewrite_floor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    """Rows at the end are added as far as the last window reaches."""
+    """Rewrite ceil_mode: rows at the end are added as far as the last window reaches."""
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     pads = _find_pads(source, node)
@@ -159,7 +159,8 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
 
 
 def _find_constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
-    """Begins, then ends; None unless they are known, for all axes, and the mode is constant."""
+    """Find the constant padding of all axes, begins, then ends; None if unknown or
+    of another mode."""
     if attribute(node, "mode", "constant") != "constant" or argument(node, 3):
         return None
     value = source.value(argument(node, 1))
@@ -191,7 +192,7 @@ def _find_neutral(source: RegionModel, node: NodeProto) -> float | None:
 
 
 def _get_window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[int], list[int]]:
-    """Kernel, strides and dilations."""
+    """Return kernel, strides and dilations."""
     position = 3 if node.op_type == "QLinearConv" else 1
     kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, position)) or [])[2:]
     ones = [1] * len(kernel)
@@ -199,7 +200,8 @@ def _get_window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[i
 
 
 def _find_pads(source: RegionModel, node: NodeProto) -> list[int] | None:
-    """Begins, then ends, of the spatial axes, from auto_pad where that is set; None if unknown."""
+    """Find the padding of the spatial axes, begins, then ends, also of auto_pad;
+    None if unknown."""
     how = attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _get_window(source, node)
     if not kernel:

@@ -26,7 +26,7 @@ UNARY = {
 
 
 def _write_real(new: Substitution, names: Sequence[str], axis: int | None = None) -> str:
-    """Codes, scale and zero point as real numbers."""
+    """Write codes, scale and zero point as real numbers."""
     return new.node("DequantizeLinear", [n for n in names if n], axis=axis)
 
 
@@ -95,7 +95,7 @@ def _rewrite_blocks(source: RegionModel, node: NodeProto, new: Substitution) -> 
 
 
 def _read_block_weights(source: RegionModel, node: NodeProto) -> Array | None:
-    """Real weights (N, K) of a MatMulNBits; None if not constant, or ordered by g_idx."""
+    """Read the real weights (N, K) of a MatMulNBits; None if not constant, or ordered by g_idx."""
     codes = source.value(node.input[1])
     scales = source.value(node.input[2])
     if codes is None or scales is None or argument(node, 4):

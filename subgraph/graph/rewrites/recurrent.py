@@ -74,7 +74,7 @@ def _run(
     *,
     reverse: bool,
 ) -> None:
-    """One direction, the k-th, as a node that runs forwards."""
+    """Write the k-th direction as a node that runs forwards."""
     x = _reverse(new, inputs[0], "") if reverse else inputs[0]
     copied = new.copy(node)
     copied.name = new.name(f"{node.op_type}_node")
@@ -92,7 +92,7 @@ def _run(
 
 
 def _reverse(new: Substitution, x: str, output: str) -> str:
-    """Along axis 0."""
+    """Reverse a tensor along axis 0."""
     bounds = [new.integers([n]) for n in (-1, -(2**31), 0, -1)]  # begin, end, axis, step
     return new.node("Slice", [x, *bounds], output)
 

@@ -76,12 +76,12 @@ def _rewrite_products(source: RegionModel, node: NodeProto, new: Substitution) -
 
 
 def _get_attribute(node: NodeProto, name: str, default: str, old: str, opset: int) -> str:
-    """Before opset 11 the attributes were not there, and meant `old`."""
+    """Return an attribute; before opset 11, which lacks them, all meant `old`."""
     return str(attribute(node, name, default)) if opset >= 11 else old
 
 
 def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:
-    """Per axis; None unless they are constant."""
+    """Find the scale of each axis; None unless they are constant."""
     rank = source.rank(node.input[0]) or 0
     before = source.shape(node.input[0])
     position = 1 if source.opset < 11 else 2
@@ -131,7 +131,10 @@ def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) ->
 
 
 def _compute_cubic(t: Array, a: float) -> Array:
-    """R. Keys, "Cubic convolution interpolation for digital image processing", 1981."""
+    """Compute Keys' kernel.
+
+    "Cubic convolution interpolation for digital image processing", 1981.
+    """
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0))

@@ -82,7 +82,7 @@ def _write(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 @restrict_to("Pad")
 def _fill(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    """Before opset 11 the value is an attribute."""
+    """Write out the default value of the padding, which is an attribute before opset 11."""
     element = source.element(node.input[0])
     is_constant = attribute(node, "mode", "constant") == "constant"
     if new.opset < 11 or not element or not is_constant or argument(node, 2):
@@ -93,7 +93,7 @@ def _fill(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 def _list_window_defaults(source: RegionModel, node: NodeProto) -> dict[str, list[int]]:
-    """Attributes of a convolution or a pooling whose defaults depend on its rank."""
+    """List the attributes of a convolution or a pooling whose defaults depend on its rank."""
     if node.op_type not in ("Conv", *(WINDOWS & POOLS)) or node.domain not in STANDARD:
         return {}
     kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, 1)) or [])[2:]

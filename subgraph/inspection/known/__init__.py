@@ -128,7 +128,7 @@ class Entry:
         return f"subcut sweep -c {self.runtime}{words}" if words else ""
 
     def releases(self, own: str) -> str:
-        """`wrong in 0.23.9`, and what is known of the user's own release."""
+        """Return `wrong in 0.23.9`, and what is known of the user's own release."""
         tried = f"wrong in {', '.join(self.wrong)}"
         tried += f", right in {', '.join(self.right)}" if self.right else ""
         own = self._as_tried(own)
@@ -167,7 +167,7 @@ def entries(
     homes = (sorted(home.glob(f"{runtime}/*.toml")) for home in (HOME, *folders))
     for file in flatten(homes):
         try:
-            text = _format_text(file)
+            text = _read_text(file)
             named = OPERATOR.search(text)
             if operators is None or named is None or named[1] in operators:
                 entry = _parse_entry(file, text)
@@ -185,10 +185,10 @@ def read(file: Path) -> Entry:
     Raises:
         InputError: The file cannot be read, or is not an entry.
     """
-    return _parse_entry(file, _format_text(file))
+    return _parse_entry(file, _read_text(file))
 
 
-def _format_text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return read_text(file)
     except (OSError, ValueError) as e:
@@ -244,7 +244,7 @@ def _require_conditions(entry: Entry) -> None:
 
 
 def numbers(version: str) -> list[int]:
-    """Those in a release's name, in their order: releases are compared by them."""
+    """Return the numbers in a release's name, in their order: releases are compared by them."""
     return [int(n) for n in re.findall(r"\d+", version)]
 
 

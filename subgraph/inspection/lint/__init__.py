@@ -226,15 +226,15 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
                 "it needs a function check(context)",
                 code="plugin.no-function",
             )
-    skipped = {_get_canonical(name) for name in ignore}
+    skipped = {_make_canonical(name) for name in ignore}
     return [
         name
-        for name in dict.fromkeys(map(_get_canonical, only or plugins.names("lint")))
+        for name in dict.fromkeys(map(_make_canonical, only or plugins.names("lint")))
         if name not in skipped
     ]
 
 
-def _get_canonical(name: str) -> str:
+def _make_canonical(name: str) -> str:
     return name if name.endswith(".py") else name.replace("_", "-")
 
 

@@ -206,14 +206,15 @@ class LintNode:
         return self.scope.constant(name) if name else None
 
     def dtype(self, name: str) -> str:
-        """Element type of a tensor as this node sees it; empty if unknown, or for a sequence."""
+        """Return the element type of a tensor as this node sees it; empty if unknown, or for a
+        sequence."""
         if (weight := self.scope.weight(name)) is not None:
             return dtypes.name_of(weight.data_type)
         known = tensor_type(self.scope.type_of(name))
         return known.dtype if known else ""
 
     def shape(self, name: str) -> Shape | None:
-        """Shape of a tensor as this node sees it; None if its rank is unknown."""
+        """Return the shape of a tensor as this node sees it; None if its rank is unknown."""
         if (weight := self.scope.weight(name)) is not None:
             return [int(d) for d in weight.dims]
         known = tensor_type(self.scope.type_of(name))

@@ -114,5 +114,5 @@ def hanging(all_windows: list[Window]) -> Iterator[Window]:
 
 
 def text(numbers: list[int]) -> str:
-    """`56×56`."""
+    """Return `56×56`."""
     return "×".join(map(str, numbers))

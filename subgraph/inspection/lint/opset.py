@@ -53,7 +53,7 @@ def _check_newer(node: LintNode, version: int, target: int) -> Issues:
 
 
 def _find_types(node: LintNode) -> dict[str, str]:
-    """Types of the tensors at the node, as schemas write them."""
+    """Find the types of the tensors at the node, as schemas write them."""
     types = {}
     for name in filter(None, (*node.proto.input, *node.proto.output)):
         if (proto := node.scope.type_of(name)) is not None:

@@ -150,8 +150,9 @@ class CaffeLayer:
     # ------------------------------------------------------------ weights
 
     def blob(self, k: int, shape: Shape, like: str) -> WeightBlob:
-        """Blob `k`, checked against the shape that the prototxt implies; `like`: what it is drawn
-        as (`_draw`).
+        """Return blob `k`, checked against the shape that the prototxt implies.
+
+        `like`: how it is drawn without a caffemodel (`_draw`).
 
         Raises:
             ModelError: The caffemodel has no such blob, or one of another shape.
@@ -181,8 +182,10 @@ class CaffeLayer:
         return blob
 
     def weight(self, k: int, shape: Shape, what: str, like: str, view: Shape | None = None) -> str:
-        """Blob `k` as an initializer of the shape `view`; a large one stays in the caffemodel.
-        Returns its name."""
+        """Add blob `k` as an initializer of the shape `view`; return its name.
+
+        A large one stays in the caffemodel.
+        """
         blob = self.blob(k, shape, like)
         name = self.builder.unique(f"{self.name}.{what}")
         place = blob.place
@@ -282,8 +285,10 @@ class CaffeLayer:
 
 
 def estimate_rms(layer: CaffeLayer) -> float:
-    """About the root mean square of a layer's top: He's filters double the power, ReLU halves it, a
-    sum adds it."""
+    """Estimate the root mean square of a layer's top.
+
+    He's filters double the power, ReLU halves it, a sum adds it.
+    """
     powers = [layer.builder.rms.get(b, 1.0) ** 2 for b in layer.bottoms]
     match layer.text.type:
         case "BatchNorm" | "BN" | "InnerProduct":  # drawn so
@@ -303,8 +308,9 @@ def _drop_leading_ones(shape: Shape) -> Shape:
 
 
 def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
-    """Random weights that keep values near one; `like`: filter (He), offset, factor, variance,
-    slope, one.
+    """Draw random weights that keep values near one.
+
+    `like`: filter (He), offset, factor, variance, slope, one.
 
     So a net of a hundred layers neither vanishes nor saturates its softmax: a wrong layer shows at
     its output.

@@ -77,7 +77,8 @@ WeightBlobs: TypeAlias = "tuple[WeightBlob, ...]"  # of a layer
 
 
 def read(path: Path) -> dict[str, WeightBlobs]:
-    """Layer -> its blobs. Linear in the number of fields, not in the bytes of the weights.
+    """Read the blobs of each layer. Linear in the number of fields, not in the bytes of the
+    weights.
 
     Raises:
         ModelError: The file cannot be read, is truncated or no caffemodel, or the values of a blob

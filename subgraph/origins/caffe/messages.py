@@ -380,7 +380,7 @@ class Parameters:
 
 @cache
 def _read_kinds(name: str) -> dict[str, tuple[str, bool, str]]:
-    """Field of a message → kind, is it repeated, default as text."""
+    """Read the fields of a message: kind, whether it is repeated, default as text."""
     out = {}
     for entry in _MESSAGES[name].split():
         field, _, rest = entry.partition(":")

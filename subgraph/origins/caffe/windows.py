@@ -22,8 +22,10 @@ _DEFAULTS = {"kernel_size": None, "stride": 1, "pad": 0, "dilation": 1}
 
 
 def _find_per_axis(layer: CaffeLayer, p: Parameters, name: str) -> list[int]:
-    """`kernel_size`, `pad` or `stride` along each spatial axis: one number, one per axis, or `_h`
-    and `_w`."""
+    """Find `kernel_size`, `pad` or `stride` along each spatial axis.
+
+    It is one number, one per axis, or `_h` and `_w`.
+    """
     axes = len(layer.shape) - 2
     default = _DEFAULTS[name]
     stem = name.removesuffix("_size")

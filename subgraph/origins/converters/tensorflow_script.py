@@ -95,7 +95,7 @@ def graph_def(model: str) -> Any:
 
 
 def ends(graph: Any) -> tuple[list[str], list[str]]:
-    """Tensors that a frozen graph is fed, and those that nobody in it reads."""
+    """Return the tensors that a frozen graph is fed, and those that no node of it reads."""
     read = {
         name.lstrip("^").partition(":")[0]
         for name in chain.from_iterable(node.input for node in graph.node)
@@ -154,7 +154,7 @@ def _open_graph(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
 
 
 def _run_in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[str, Any]:
-    """Those of the tensors that the graph has, in one run."""
+    """Return the values of those tensors that the graph has, in one run."""
     import tensorflow as tf
 
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
@@ -168,7 +168,8 @@ def _run_in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[s
 
 
 def _open_tflite(model: str, _: list[str]) -> tuple[Inputs, Compute]:
-    """Every tensor, by the kernels without delegates, which would fuse."""
+    """Return every tensor and its computation, by the kernels without delegates,
+    which would fuse."""
     import tensorflow as tf
 
     resolver = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES

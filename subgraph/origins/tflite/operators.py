@@ -259,7 +259,7 @@ class _SubgraphReader:
         return str(_TYPES[self.tensors[k].type])
 
     def _scale(self, k: int) -> tuple[float, int]:
-        """Scale and zero point of a tensor that has one of each; scale 0 for another."""
+        """Return scale and zero point of a tensor that has one of each; scale 0 for another."""
         q = self.tensors[k].quantization if k >= 0 else None
         scales: Any = _get_vector(q.scale) if q else ()
         zeros: Any = _get_vector(q.zeroPoint) if q else ()
@@ -519,7 +519,7 @@ def _decode(name: bytes | None) -> str:
 
 
 def _make_unique(names: Sequence[str]) -> list[str]:
-    """Equal names get a number: in TFLite a name identifies nothing."""
+    """Add a number to equal names: in TFLite a name identifies nothing."""
     taken = set(names)
     given: dict[str, None] = {}
     for name in names:

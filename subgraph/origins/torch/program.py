@@ -189,7 +189,7 @@ def read_statement(graph: Graph, index: int) -> str:
 
 
 def parse_name(statement: str) -> str:
-    """`%relu : [num_users=1] = …` → `relu`."""
+    """Parse `%relu : [num_users=1] = …` into `relu`."""
     return statement.partition(" ")[0].removeprefix("%")
 
 
@@ -218,7 +218,7 @@ def run(
 
 
 def find_weights(program: Program) -> JsonObject:
-    """Weights, buffers and constants, by the node through which they enter the program's graph."""
+    """Find weights, buffers and constants, by the node through which they enter the graph."""
     known = {**program.constants, **program.state_dict}
     return {
         s.arg.name: known[s.target]

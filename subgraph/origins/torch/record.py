@@ -427,7 +427,7 @@ class _Recorder:
 
 
 def _name_module(path: str) -> str:
-    """How the exporter calls a module within the one that calls it.
+    """Return the exporter's name of a module within the module that calls it.
 
     >>> _name_module("encoder.layers.0.attn"), _name_module("encoder.layers.0")
     ('attn', 'layers.0')

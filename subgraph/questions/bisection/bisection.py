@@ -235,7 +235,7 @@ class Bisection:
         return self.oracle.size
 
     def nodes(self, step: Step) -> list[str]:
-        """Labels of the nodes that a step is about; none for the whole model."""
+        """Return the labels of the nodes that a step is about; none for the full model."""
         oracle = self.oracle
         return [oracle.graph.label(i) for i in oracle.indices(step.items)]
 

@@ -59,8 +59,7 @@ KIND_WORDS = {
 
 
 def exit_code(findings: Findings) -> int:
-    """0: they agree; 1: a disagreement, whatever is known about it; 5: nothing could be
-    established."""
+    """Return 0 if they agree, 1 for any disagreement, 5 if nothing could be established."""
     if findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
         return 0
     return 1 if findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) else 5
@@ -164,7 +163,7 @@ def _describe_cost(trials: Trials, findings: Findings, seconds: float) -> docume
 
 
 def _list_nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
-    """Labels, indices and operators of the nodes of some items."""
+    """List the labels, indices and operators of the nodes of some items."""
     graph = oracle.graph
     nodes = oracle.indices(items)
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]

@@ -235,7 +235,7 @@ class Remaining:
         self.runs = self.runs + 1
 
     def describe_progress(self, step: Step) -> str:
-        """`2 of 27 nodes left`: what is known after the step that was added last."""
+        """Return `2 of 27 nodes left`, as of the last step."""
         if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
             return "whole model"
         if step.purpose is Purpose.GROWTH:

@@ -196,7 +196,7 @@ class NodeOracle(NodeItems):
 
 
 def _ask_pooled(oracle: NodeOracle, queries: Sequence[Query]) -> list[Answer]:
-    """One answer per region, of which all run side by side in one model; without shares."""
+    """Return one answer per region, of which all run side by side in one model; without shares."""
     try:
         regions = [oracle.region(query.items) for query in queries]
         results = run_pooled(oracle.trials, regions, is_extra=False)

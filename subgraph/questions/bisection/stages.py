@@ -236,7 +236,7 @@ def search_by_rewriting(searcher: Searcher, interim: Interim) -> Steps[Interim]:
 
 
 def _needs_rewriting(searcher: Searcher, interim: Interim) -> bool:
-    """Whether the full model fails, and no small region of it does."""
+    """Return whether the full model fails, and no small region of it does."""
     findings = interim.findings
     runtime = interim.trials.runtime
     if findings.stopped or findings.outcome is not Outcome.DISAGREE or findings.signature is None:
@@ -295,8 +295,12 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
 
 
 def _needs_many(rewriter: ModelRewriter, nodes: Collection[int]) -> bool:
-    """Whether a region fails in the full model, the rest of which is rewritten, and needs more than
-    `MAX_SMALL_REGION` of its items: if as many and one are needed, it does."""
+    """Return whether a region that fails in the full model needs more than `MAX_SMALL_REGION`
+    items.
+
+    The remaining nodes of the full model are rewritten. It needs more if `MAX_SMALL_REGION` + 1 are
+    needed.
+    """
     items = [k for k, group in enumerate(rewriter.groups) if group[0] in nodes]
     if rewriter.heals(rewriter.rewrite_all_but(items)):
         return False
@@ -331,8 +335,8 @@ def _list_regions(findings: Sequence[Finding]) -> list[Items]:
 
 
 def _finds_no_region(interim: Interim) -> bool:
-    """Whether the full model fails, none of its regions does, and some of them have frozen
-    shapes."""
+    """Return whether the full model fails, none of its regions does, and some
+    have frozen shapes."""
     findings = interim.findings
     oracle = interim.oracle
     if findings.stopped or findings.outcome not in (Outcome.DISAGREE, Outcome.ELSEWHERE):

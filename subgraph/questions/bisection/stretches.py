@@ -104,7 +104,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
 
 
 def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
-    """One result of all stretches."""
+    """Join the results of all stretches into one."""
     counts = reduce(add, (f.counts for f in found))
     named = tuple(flatten(f.findings for f in found if f.outcome is Outcome.DISAGREE))
     why = f"the whole model: {oracle.trials.runner.too_large(oracle.trials.full_model)}"

@@ -75,8 +75,10 @@ def plain(found: BlameDocument) -> list[str]:
 
 
 def paragraph(found: BlameDocument) -> str:
-    """Markdown: versions, region, pass, cures with their cost; a line each. Names are code
-    spans."""
+    """Return Markdown: versions, region, pass, cures with their cost, a line each.
+
+    Names are code spans.
+    """
     cause = found.cause
     region = found.region
     lines = [_format_head(found), *(f"- {NODE}: {code(node)}" for node in region.nodes)]
@@ -152,14 +154,14 @@ def _format_head(found: BlameDocument) -> str:
 
 
 def history(versions: Versions) -> str:
-    """`1.15.0 … 1.31.1 wrong, 1.32.0 right (4 of 36 tried)`, as it is."""
+    """Return `1.15.0 … 1.31.1 wrong, 1.32.0 right (4 of 36 tried)`."""
     tried = f"{len(versions.tried)} of {count(versions.releases, 'release')} tried"
     return f"{states(versions.tried)} ({tried})"
 
 
 def states(tried: Sequence[TriedRelease]) -> str:
-    """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one
-    span."""
+    """Return `1.15.0 … 1.31.1 wrong, 1.32.0 right`: consecutive releases in one
+    state are one span."""
     spans = []
     for state, group in groupby(tried, key=attrgetter("state")):
         names = [t.version for t in group]
@@ -320,6 +322,6 @@ def _explain(
 
 
 def _format_environment(of: RunEnvironment) -> str:
-    """`Linux x86_64, 8 cores; Python 3.11.7; onnx 1.22.0; …; found by subcut 0.1.0`."""
+    """Return `Linux x86_64, 8 cores; Python 3.11.7; onnx 1.22.0; …; found by subcut 0.1.0`."""
     packages = [f"{name} {version}" for name, version in of.packages.items()]
     return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])

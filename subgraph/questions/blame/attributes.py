@@ -162,8 +162,11 @@ class Attributes:
 
 
 def _iter_places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
-    """(node, attribute) of each attribute that may be left out: it holds no graph, and is not at
-    its default; or it is the axis of a scale per channel, which may be another one."""
+    """Yield (node, attribute) of each attribute that can be omitted.
+
+    It holds no graph, and is not at its default; or it is the axis of a scale per channel, and
+    another axis fits.
+    """
     versions = read_imports(model)
     for i, node in enumerate(model.graph.node):
         domain = canonical_domain(node.domain)
@@ -190,19 +193,19 @@ def _find_other_axis(
 
 
 def describe_node(node: protobuf.NodeProto) -> str:
-    """`'pool': AveragePool, ceil_mode=1, kernel_shape=[3,3]`; bodies and weights are left out."""
+    """Return `'pool': AveragePool, ceil_mode=1, kernel_shape=[3,3]`, without bodies and weights."""
     held = (a for a in node.attribute if a.type not in (TENSOR, SPARSE, GRAPH, GRAPHS))
     title = f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}"
     return ", ".join([title, *map(_format_attribute, held)])
 
 
 def _describe_attribute(node: protobuf.NodeProto, k: int) -> str:
-    """`ceil_mode=1 of 'pool'`."""
+    """Return `ceil_mode=1 of 'pool'`."""
     return f"{_format_attribute(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
 
 
 def _format_attribute(attribute: Any) -> str:
-    """`ceil_mode=1`; `strides=[2,2]`, `mode=linear`."""
+    """Return `ceil_mode=1`, `strides=[2,2]` or `mode=linear`."""
     return f"{clean(attribute.name)}={attribute_text(attribute)}"
 
 

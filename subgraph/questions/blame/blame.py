@@ -54,7 +54,7 @@ class ReleasesAsked:
         return [name.strip() for name in listed if name.strip()]
 
     def check(self, backend: str) -> None:
-        """Before a long search: can it be meant?
+        """Check before a long search whether the request can be answered.
 
         Raises:
             UsageError: it cannot, or the backend has no releases.
@@ -159,8 +159,8 @@ class Blame:
         return found, cures
 
     def attributes(self) -> list[str]:
-        """`ceil_mode=1 of 'pool'`: attributes, without each of which the candidate is right about
-        what is left."""
+        """Return the attributes without each of which the candidate is right: `ceil_mode=1 of
+        'pool'`."""
         # One side runs the module that the model was exported from, or each side runs a model of
         # its own.
         if self.trials.model.shared_tensors is not None or self.trials.runtime.own_model:
@@ -178,8 +178,10 @@ class Blame:
                 self.runs += asked.tried
 
     def switches(self, *, exact: bool) -> tuple[dict[str, StringMap], bool | None]:
-        """Options of the candidate that cure the region alone, name → all its options then; and
-        whether it is as wrong without any optimization, in full precision.
+        """Return the options that cure the region alone, and whether optimizations cause the error.
+
+        The first is name → all options with that one. The second is whether the candidate is as
+        wrong without any optimization, in full precision.
 
         `exact`: is that tried? Else it is not known, None, as where there are no such options.
         """
@@ -258,7 +260,7 @@ class Blame:
         return inside
 
     def _ask(self, asked: ReleasesAsked, version: str) -> TriedRelease:
-        """One release on the region."""
+        """Run one release on the region."""
         if version == _find_own_release(self):
             return self._make_tried_release(version, self.verdict)
         candidate = self.trials.runtime.candidate.set_release(version, asked.sources)
@@ -295,8 +297,9 @@ class Blame:
         work: Path,
         place: Path,
     ) -> list[Cure]:
-        """Everything that heals the region, tried on the whole model; proven ones first, then the
-        quickest.
+        """Return everything that heals the region, tried on the full model.
+
+        Proven cures come first, then the quickest.
 
         Rewritten models go to the folder `work`, which becomes `place`.
 

@@ -128,7 +128,7 @@ class Prover:
         )
 
     def _measure_slowdown(self, other: Trials, path: Path) -> float | None:
-        """Median times of the cure and the original, run in turn on the first sample."""
+        """Measure median times of the cure and the original, run in turn on the first sample."""
         trials = self.trials
         sample = trials.model.values.records[0]
         feeds = [sample[name] for name in trials.graph.inputs]
@@ -198,8 +198,7 @@ def _share_processes(trials: Trials, candidate: Candidate, name: str) -> Iterato
 def draw_samples(
     samples: Sequence[Records], count: int, folder: Path, kept: Collection[str] = ()
 ) -> Iterator[Records]:
-    """So many more samples: the same elements in another order, backwards, and with noise, in turn;
-    seeded.
+    """Yield N more samples: the same elements in another order, backwards, and with noise, in turn.
 
     Whole numbers keep their values and so their meaning (indices, tokens); sequences, texts and
     `kept` stay.

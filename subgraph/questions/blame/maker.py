@@ -66,7 +66,7 @@ class Maker:
             worker.load("made", model.resolve(), options)
 
     def can_make(self, model: Path, made: Path, skip: Iterable[str]) -> bool:
-        """Whether a model can be made without some steps."""
+        """Return whether a model can be made without some steps."""
         try:
             self.make(model, made, skip)
         except (Refused, WorkerDied):
@@ -155,7 +155,7 @@ class Remade(Ablation):
         return [s for s in steps if self._digest(left_out | {s}) != usual]
 
     def every(self, names: Sequence[str]) -> Sequence[str]:
-        """All steps: one may do what another one does in its absence."""
+        """Return all steps: one can do what another one does in its absence."""
         return self.maker.steps(self.trials.graph.path)
 
     def verdict(self, off: Iterable[str]) -> Verdict:

@@ -78,8 +78,7 @@ class Rewriter:
     tried: int = 0
 
     def cures(self) -> Iterator[Cure]:
-        """Forms that heal the region alone; the first two that are proven in the whole are the last
-        ones.
+        """Yield forms that heal the region alone, until two are proven in the full model.
 
         Raises:
             SubcutError: the region cannot be cut, or the reference cannot run it.
@@ -258,7 +257,7 @@ def _judge(noise: OutputNoise, expected: Record, actual: Record) -> Judgement:
 
 
 def _have_same_files(one: Record, other: Record) -> bool:
-    """Type, shape and values, each byte."""
+    """Return whether type, shape and values are equal, byte by byte."""
     pairs = zip(one.files, other.files, strict=False)
     is_same = all(filecmp.cmp(a, b, shallow=False) for a, b in pairs)
     return is_same and len(one.files) == len(other.files)

@@ -332,8 +332,9 @@ def _find_logits(graph: Graph, file: LoopFile, states: StringMap, tokens: str) -
 
 
 def find_declared_type(graph: Graph, name: str) -> tuple[str, str, Dims]:
-    """(form, dtype, dimensions) of an input or output, as the model declares it; dimensions None
-    for an unknown rank.
+    """Find (form, dtype, dimensions) of an input or output, as the model declares it.
+
+    The dimensions are None for an unknown rank.
 
     Raises:
         ModelError: it declares no type.

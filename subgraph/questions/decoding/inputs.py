@@ -131,7 +131,7 @@ class LoopInputs:
         return wide
 
     def records(self, k: int, tokens: Sequence[Array], folder: Path) -> dict[str, Record]:
-        """`arrays` as files in a folder, in the types that the model declares."""
+        """Return `arrays` as files in a folder, in the types that the model declares."""
         return {
             n: self._save(n, value, folder, f"in{i}")
             for i, (n, value) in enumerate(self.arrays(k, tokens).items())

@@ -73,7 +73,7 @@ class Trace:
         return self.given.decoder
 
     def feeds(self, k: int, states: Records) -> list[Record]:
-        """All that step k is fed, in the model's order."""
+        """Return all that step k is fed, in the model's order."""
         folder = self.folder / f"in{k}"
         folder.mkdir(exist_ok=True)
         fed = {**states, **self.given.records(k, self.tokens, folder)}
@@ -92,7 +92,7 @@ class Trace:
         return states
 
     def step(self, k: int, states: Records, into: Path) -> tuple[Records, Records]:
-        """(results, states after it) of one step.
+        """Run one step; return its results, and the states after it.
 
         Raises:
             ModelError: the reference cannot run it.
@@ -123,7 +123,7 @@ def measure_size(records: Records) -> int:
 
 
 def make_stems(decoder: Decoder) -> dict[str, str]:
-    """Every output with the stem of its file."""
+    """Make the stem of the file of every output."""
     return folders.number_stems(decoder.graph.outputs, "o")
 
 

@@ -212,8 +212,8 @@ class LoopSearch:
         return self._judge_gradual_growth(shows, since, wrong)
 
     def _judge_gradual_growth(self, document: LoopDocument, since: int, wrong: int) -> LoopDocument:
-        """Each step is right when it is fed with the reference's state: do errors grow, or is it
-        one of a sudden?"""
+        """Judge steps each of which is right on the reference's state: errors grow, or one is
+        sudden."""
         before = self._find_end(since, wrong).error or 0.0
         after = (self._find_end(since + 1, wrong).error or 0.0) if since < wrong else 0.0
         errors = [s.error for s in document.found.seen[: wrong + 1] if s.error]
@@ -397,7 +397,8 @@ class LoopSearch:
 
     @contextmanager
     def at(self, k: int) -> Iterator[tuple[Trials, Setup]]:
-        """Trials on step k, fed with the reference's state, for this block; and their setup."""
+        """Open trials on step k, fed with the reference's state, for this block; yield them and the
+        setup."""
         setup = replace(self.setup, feeding=self.feeding(k), needs_evidence=False)
         with open_trials(
             self.walked.decoder.graph, setup, self.first.model.reference, self.workers
@@ -442,8 +443,7 @@ def _find_first_wrong(
 
 
 def _explain_mute_steps(search: LoopSearch) -> str:
-    """Why the steps tell nothing about the candidate: no output differs from step to step; ""
-    if one does."""
+    """Explain why the steps show nothing about the candidate: no output changes; "" if one does."""
     results = search.walked.results[:MAX_EVIDENCE]
     mute = dict[str, str]()
     for name in results[0] if results else ():
@@ -467,7 +467,7 @@ def _find_state_interval(search: LoopSearch) -> int:
 
 
 def _describe_step(seen: StepSeen, error: SubcutError | None) -> str:
-    """`1.2e-06  agree`; or why there is no output."""
+    """Return `1.2e-06  agree`; or why there is no output."""
     if seen.error is None:
         why = error.what if error else "none was given"
         size = f"no output: {why}"

@@ -471,8 +471,10 @@ class Planner:
         return self.errors.get(place, self.estimates.get(place, 0.0))
 
     def _find_lowest_gears(self, levels: Levels) -> Levels:
-        """Each kept place at the lowest level that is accepted, the least sensitive first, until
-        none can be lower."""
+        """Find the lowest accepted level of each kept place.
+
+        The least sensitive comes first, until none can be lower.
+        """
         lowered = bool(self.models.gears)
         try:
             while lowered:

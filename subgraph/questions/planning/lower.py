@@ -165,7 +165,7 @@ class _Drafting:
     def _dequantize(
         self, name: str, form: Quantized, codes: Array | None = None, gives: str = ""
     ) -> str:
-        """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
+        """Add nodes that quantize a tensor, or hold its codes, and dequantize them."""
         stem = self._make_stem(name, form)
         step = _unwrap(np.asarray(form.scale.step, np.float32))
         zero = _unwrap(np.asarray(form.scale.zero, np.int64).astype(form.dtype))
@@ -268,8 +268,10 @@ def _unwrap(values: Array) -> Array:
 
 
 def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
-    """Bytes of the float weights: "low" as the twin stores them, "between" in a gear above that,
-    and "float"."""
+    """Count the bytes of the float weights.
+
+    "low" as the twin stores them, "between" in a gear above that, and "float".
+    """
     stored: dict[str, str] = {}
     for (i, name), form in how.items():
         names = (

@@ -119,7 +119,7 @@ class Twin:
         return self.forms[name] if name else self.rounded[node]
 
     def reads(self, graph: Graph) -> Iterator[Read]:
-        """All that can be lowered, in the order of the nodes; the model's outputs last."""
+        """Return all that can be lowered, in the order of the nodes; the model's outputs last."""
         for i in graph.order:
             if i in self.rounded or i in self.by_command:
                 yield i, ""
@@ -222,12 +222,13 @@ def read_pair(pair: CandidateModel) -> Twin:
 
 
 def round_nodes(graph: Graph, precision: Precision) -> Twin:
-    """Every node that can be computed in a float type of 16 bits is."""
+    """Return the twin in which every node that can be computed in a 16-bit float type is."""
     return Twin(precision, rounded=narrowable(graph, precision.dtype))
 
 
 def lower_by_command(graph: Graph, precision: Precision) -> Twin:
-    """Every node that computes values of the inputs, which the candidate's own converter lowers."""
+    """Return the twin of every node that computes values, which the candidate's
+    converter lowers."""
     kinds = graph.kinds(list(flatten(graph.makes)))
     lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
     return Twin(precision, by_command=frozenset(lowered))
@@ -259,8 +260,8 @@ def _widen(form: Form) -> Form | None:
 
 
 def _iter_activations(twin: Graph) -> Iterator[tuple[str, Form]]:
-    """Tensors of a quantized model that are quantized, hold codes, or were dequantized, with their
-    form."""
+    """Yield the tensors of a quantized model that are quantized, codes, or
+    dequantized, with form."""
     known: dict[str, Form] = {}
     for i in twin.order:
         node = twin.nodes[i]

@@ -57,7 +57,7 @@ PARTS = ("weight", BIAS)  # of a Conv into which a BatchNormalization is folded
 def scale_model(
     graph: Graph, feeding: Feeding, precision: Precision, folder: Path
 ) -> tuple[Graph, PlanScales]:
-    """Scale the tensors of a float model that leave a float type.
+    """Scale the tensors of a float model that exceed a float type.
 
     Args:
         graph: The float model.

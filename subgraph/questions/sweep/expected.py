@@ -95,7 +95,7 @@ class Runtime:
         return Precision(self.candidate.precision or self.about.precision)
 
     def run(self, example: Example, *, fresh: bool = False) -> RunResult:
-        """Its outputs for an example. `fresh`: in a process that has run nothing before.
+        """Return its outputs for an example. `fresh`: in a process that has run nothing before.
 
         Raises:
             BackendError: it cannot be used at all.
@@ -234,7 +234,7 @@ class ExpectedOutputs:
 
     @staticmethod
     def _needs_rounding(output: _Output, by_rounding: Judgement) -> bool:
-        """Whether no approximate kernel of the model explains an error beyond rounding."""
+        """Return whether no approximate kernel of the model explains an error beyond rounding."""
         operators = graphs.load(output.example.model).ops
         deviation = Deviation.make(operators, error_of(by_rounding), agrees_usually=True)
         settlement = settle_rounding(NodeEvidence([deviation]), is_beyond_rounding=True)
@@ -257,7 +257,7 @@ class ExpectedOutputs:
         return (tolerated, TOLERANCE) if judgement.fails else (judgement, CRITERION)
 
     def reference_result(self, example: Example) -> ReferenceResult:
-        """How plain onnxruntime ends on an example."""
+        """Return how plain onnxruntime ends on an example."""
         if example.key not in self._reference_results:
             self._reference_results[example.key] = self._judge_reference(
                 example, self._plain.run(example)

@@ -176,8 +176,9 @@ def _is_named(pattern: str, op: str, test: str) -> bool:
 
 
 def collect(store: Store, onnxruntime: str) -> OperatorTests:
-    """All tests of the installed onnx, as this release of onnxruntime takes them; made now if they
-    are not stored.
+    """Collect all tests of the installed onnx that this release of onnxruntime takes.
+
+    They are made if they are not stored.
 
     Raises:
         BackendError: this onnx has no such tests. OutputError: nothing can be written.
@@ -248,8 +249,10 @@ def _iter_node_tests() -> Iterator[_OnnxTest]:
 
 
 def _generate_cases() -> list[Any]:
-    """onnx's node tests; each module's random values start from the same seed, so that all runs are
-    alike."""
+    """Generate onnx's node tests.
+
+    Each module's random values start from the same seed, so that all runs are alike.
+    """
     try:
         import onnx.backend.test.case.node as node
     except ImportError as e:

@@ -111,8 +111,8 @@ def make_document(
 
 
 def choose_exit_code(rows: Sequence[SweepRow]) -> int:
-    """1 if anything is wrong, crashes or hangs, even if not every time; 5 if nothing was right
-    either; else 0."""
+    """Return 1 if anything is wrong, crashes or hangs, even once; 5 if nothing
+    was right; else 0."""
     results = list(flatten(row.results for row in rows))
     if any(r.outcome in BAD or r.before for r in results):
         return 1
@@ -131,7 +131,7 @@ def choose_case_name(test: OperatorTest, result: SweepResult) -> str | None:
 
 
 def make_result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:
-    """One result; `case`: the path of its folder."""
+    """Make the entry of one result; `case`: the path of its folder."""
     verdict = result.verdict
     worst = result.verdict.worst
     return ResultEntry(

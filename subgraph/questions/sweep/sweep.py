@@ -146,8 +146,9 @@ class Sweep:
         return reference, result
 
     def result(self, runtime: Runtime, example: Example) -> SweepResult:
-        """How a runtime ends on an example; what is wrong or crashes is run again in a fresh
-        process.
+        """Return how a runtime ends on an example.
+
+        A wrong result or a crash is run again in a fresh process.
 
         Raises:
             BackendError: the runtime cannot be used at all. WorkerDied: no process of it starts any

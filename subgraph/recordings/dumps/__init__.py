@@ -252,7 +252,7 @@ def parse_pairs(text: str) -> dict[str, str]:
 
 
 def find_element_type(array_dtype: np.dtype[Any]) -> str:
-    """ONNX's element type by numpy's or ml_dtypes' name; "" if ONNX has none.
+    """Find ONNX's element type by numpy's or ml_dtypes' name; "" if ONNX has none.
 
     >>> find_element_type(np.dtype(">f4")), find_element_type(np.dtype("S3"))
     ('float32', '')

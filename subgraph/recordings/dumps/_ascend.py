@@ -158,7 +158,7 @@ def _filter_dicts(value: Any) -> list[JsonObject]:
 
 
 def _parse_attributes(item: Fields) -> JsonObject:
-    """[{key, value: {s|i|b|list}}] as a plain mapping."""
+    """Parse [{key, value: {s|i|b|list}}] into a plain mapping."""
     attributes = {}
     for pair in _filter_dicts(item.get("attr")):
         value = pair.get("value")
@@ -169,7 +169,8 @@ def _parse_attributes(item: Fields) -> JsonObject:
 
 
 def _parse_origin(op: Fields, of_op: Fields, k: int, of_output: Fields) -> Origin:
-    """`of_op`, `of_output`: the attributes of an op and of its output `k`."""
+    """Parse the origin of output `k` from the attributes of an op (`of_op`) and output
+    (`of_output`)."""
     listed = of_op.get("_datadump_original_op_names")
     # Absent: the op is a node of the model by the same name. There, but empty: inserted by the
     # compiler.

@@ -167,7 +167,7 @@ def _parse_spec(item: JsonObject) -> TensorSpec:
 
 
 def read_exported_scales(files: Files) -> dict[str, Scale | None]:
-    """File -> the scale of its codes, in a folder that `subcut export` wrote; else nothing."""
+    """Read the scale of each file's codes in a folder that `subcut export` wrote; else nothing."""
     data = files.maybe_json(MANIFEST)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith(EXPORT):
         return {}

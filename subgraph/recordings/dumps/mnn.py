@@ -67,7 +67,7 @@ def _match_op(files: Files, file: str) -> re.Match[str] | None:
 
 
 def _read_lists(files: Files) -> dict[str, JsonObject]:
-    """Folder ("" or ending in `/`) -> its input.json."""
+    """Read the input.json of each folder ("" or ending in `/`)."""
     lists = {}
     for name in files.names:
         if name.rpartition("/")[2] == LIST:

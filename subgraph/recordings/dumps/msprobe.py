@@ -62,7 +62,7 @@ def _make_entry(files: Files, folder: str, name: str, fields: Fields) -> DumpEnt
 
 
 def _read_lists(files: Files) -> dict[str, Fields]:
-    """Folder ("" or ending in `/`) -> the calls in its dump.json."""
+    """Read the calls in the dump.json of each folder ("" or ending in `/`)."""
     lists = {}
     for name in files.names:
         folder = name.removesuffix(LIST)

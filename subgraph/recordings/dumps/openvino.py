@@ -72,7 +72,7 @@ def detect(files: Files) -> int:
 
 
 def plain(name: str) -> str:
-    r"""`/`, `\` and blanks become `_`, `:` becomes `-`."""
+    r"""Return a name in which `/`, `\` and blanks are `_`, and `:` is `-`."""
     return re.sub(r"[/\\ ]", "_", name).replace(":", "-")
 
 

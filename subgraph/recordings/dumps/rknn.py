@@ -44,7 +44,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _read_names(files: Files, file: str) -> dict[str, str]:
-    """File's stem -> the tensor's name; rows are split at two blanks or more."""
+    """Read the tensor's name by the stem of a file; rows are split at two blanks or more."""
     if file not in files.sizes:
         return {}
     rows = [re.split(r"\s{2,}", line.strip()) for line in files.text(file).splitlines()]

@@ -272,14 +272,15 @@ class _Matching:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
     def _iter_floats(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
-        """Tensors of real numbers or 8-bit codes, one at a time."""
+        """Yield tensors of real numbers or 8-bit codes, one at a time."""
         for name in names:
             value = self._fit.reference(name)
             if value is not None and (value.dtype.kind == "f" or value.dtype.name in CODES):
                 yield name, value
 
     def _add_alternatives(self, match: TensorMatch) -> TensorMatch:
-        """After fusion, an unconfirmed value may be that of a later tensor of its shape."""
+        """Add later tensors of its shape to an unconfirmed match, which fusion can
+        make ambiguous."""
         certain = match.distance <= NEAR or match.how == "value" or match.entry.originals
         reference = self._fit.reference(match.tensor)
         if match.alternatives or certain or reference is None:

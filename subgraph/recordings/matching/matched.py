@@ -180,7 +180,7 @@ class TensorMatch:
 
 
 def _format_span(numbers: Sequence[float]) -> str:
-    """`0.02`, `0.01…0.2`."""
+    """Return `0.02`, or `0.01…0.2`."""
     return "…".join(dict.fromkeys(f"{n:.4g}" for n in (numbers[0], numbers[-1])))
 
 

@@ -169,7 +169,7 @@ class _Commands:
         return {output.name: tensors.tensor_text(output.dtype) for output in self._outputs}
 
     def __call__(self, feeds: Tensors) -> Values:
-        """One run in fresh folders.
+        """Run once in fresh folders.
 
         Raises:
             Refused: the command ended with 125. ModelError: an output cannot be read.

@@ -38,12 +38,12 @@ def warm() -> None:
 
 
 def exact(options: Fields) -> JsonObject | None:
-    """Its reference kernels."""
+    """Return the options for its reference kernels."""
     return None if options.get("kernels") == "reference" else {**options, "kernels": "reference"}
 
 
 def switches(options: Fields) -> Switches:
-    """XNNPACK, and its own optimized kernels."""
+    """Return the options that turn off XNNPACK, and its own optimized kernels."""
     return {
         "XNNPACK": {**options, "kernels": "builtin"},
         "optimized kernels": {**options, "kernels": "reference"},
@@ -96,7 +96,7 @@ class _LiteRTModel:
         self._from = _pair_tensors(outputs, interpreter.get_output_details())
 
     def __call__(self, feeds: Tensors) -> Values:
-        """One run."""
+        """Run once."""
         arrays = _foreign.input_arrays(feeds, self._inputs)
         interpreter = self._interpreter
         for array, detail in zip(arrays, self._into, strict=True):

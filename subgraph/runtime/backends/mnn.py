@@ -116,7 +116,7 @@ class _Module:
             raise Refused(f"mnn refuses the model: {why}", code="backend.refused-model") from e
 
     def __call__(self, feeds: Tensors) -> Values:
-        """One run.
+        """Run once.
 
         Raises:
             Refused: a number needs more than MNN's 32 bits. ModelError: it failed.
@@ -156,7 +156,7 @@ class _Module:
 
 
 def error_text(error: Exception) -> str:
-    """MNN's error text, which is that of the cause where there is one."""
+    """Return MNN's error text, or that of its cause if there is one."""
     return _foreign.message(error.__cause__ or error)
 
 

@@ -57,7 +57,7 @@ LOST = re.compile(
 
 
 def version() -> str:
-    """ncnn's and pnnx's."""
+    """Return ncnn's version, and pnnx's."""
     _import_ncnn()
     _find_pnnx()
     return f"{package_version('ncnn')} by pnnx {package_version('pnnx')}"
@@ -93,7 +93,7 @@ def caveat(options: Fields) -> str:
 
 
 def exact(options: Fields) -> JsonObject | None:
-    """float32, and Conv without Winograd's approximation."""
+    """Return the options for float32, and Conv without Winograd's approximation."""
     plain = {**options, "precision": "fp32", "winograd": "0"}
     return None if plain == dict(options) else plain
 
@@ -192,7 +192,7 @@ class _Net:
             )
 
     def __call__(self, feeds: Tensors) -> Values:
-        """One run.
+        """Run once.
 
         Raises:
             Refused: a number needs more than 32 bits. ModelError: it failed.
@@ -310,5 +310,5 @@ def _find_pnnx() -> list[str]:
 
 
 def error_text(error: Exception) -> str:
-    """Its text."""
+    """Return ncnn's error text."""
     return _foreign.message(error)

@@ -15,7 +15,7 @@ QUANTIZERS_OPSET = 19  # the first in which the evaluator has QuantizeLinear and
 
 
 def version() -> str:
-    """onnx's version."""
+    """Return onnx's version."""
     import onnx
 
     return str(onnx.__version__)

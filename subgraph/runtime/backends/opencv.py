@@ -92,6 +92,6 @@ def load(model: Path, options: Fields) -> Run:
 
 
 def error_text(error: Exception) -> str:
-    """OpenCV's error text without its version and the place in its sources."""
+    """Return OpenCV's error text without its version and the place in its sources."""
     text = _foreign.message(error)
     return text.partition(" error: ")[2] or text

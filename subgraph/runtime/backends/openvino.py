@@ -119,7 +119,7 @@ def load(model: Path, options: Fields) -> Run:
 
 
 def _find_positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
-    """Position of each input in the compiled model.
+    """Find the position of each input in the compiled model.
 
     The same position, since an input that is also an output has lost its name; by name where unread
     inputs are gone.
@@ -154,7 +154,7 @@ def _find_device(options: Fields) -> str:
 
 
 def _make_config(options: Fields) -> StringMap:
-    """OpenVINO's properties.
+    """Return the options as OpenVINO's properties.
 
     Raises:
         BackendError: an option means nothing.
@@ -226,7 +226,7 @@ def _copy_array(tensor: Any) -> Any:
 
 
 def error_text(error: Exception) -> str:
-    """OpenVINO's message without the places in its sources."""
+    """Return OpenVINO's message without the places in its sources."""
     lines = (line.strip() for line in str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("Exception from "))[
         :MAX_MESSAGE

@@ -25,7 +25,7 @@ WANTED = "it returns (module, args): the module in evaluation mode, and what it 
 
 
 def version() -> str:
-    """PyTorch's version."""
+    """Return PyTorch's version."""
     return str(programs.import_torch().__version__)
 
 

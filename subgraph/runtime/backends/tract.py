@@ -56,5 +56,5 @@ def load(model: Path, options: Fields) -> Run:
 
 
 def error_text(error: Exception) -> str:
-    """tract's error text without its trace."""
+    """Return tract's error text without its trace."""
     return _foreign.message(error, drop=TRACE)

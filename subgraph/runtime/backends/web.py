@@ -329,7 +329,7 @@ class _Page:
 
 @cache
 def _start_driver() -> Any:
-    """Playwright, started once: a process takes no second one."""
+    """Start Playwright, once: a process cannot start a second one."""
     package = _foreign.package("playwright.sync_api", "web")
     # The browser's own folders go with this process's.
     os.environ["TMPDIR"] = short_name(tempfile.gettempdir())
@@ -444,7 +444,7 @@ class ReleaseServer:
                 outer.take(self)
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True

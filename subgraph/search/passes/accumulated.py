@@ -208,7 +208,7 @@ def _agrees_without(state: SearchState, scope: Items, pieces: Sequence[Items]) -
 
 
 def _measure_growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
-    """Errors of prefixes that run on the model's inputs; unknown ones are left out."""
+    """Measure the errors of prefixes that run on the model's inputs; unknown ones are omitted."""
     sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
     queries = [state.aim.make_in_place_query(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
     answers = yield from state.one_by_one(Purpose.GROWTH, queries)
@@ -219,8 +219,10 @@ def _measure_growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]
 def _find_largest(
     state: SearchState, pieces: Sequence[Items], shares: Sequence[float]
 ) -> Search[tuple[tuple[Items, float], ...]]:
-    """Pieces by share, largest first; the largest ones are split a few times, to name fewer
-    nodes."""
+    """Find the pieces of largest share, largest first.
+
+    The largest ones are split a few times, to name fewer nodes.
+    """
     heap = [(-share, piece) for piece, share in zip(pieces, shares, strict=True)]
     heapq.heapify(heap)
     for _ in range(SPLITS):

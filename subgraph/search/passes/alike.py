@@ -34,8 +34,10 @@ def cause_of(state: SearchState, finding: Finding) -> Hashable:
 
 
 def regions_alike(state: SearchState, scope: Items, region: Items) -> list[Items]:
-    """Disjoint regions of a scope with the kinds of items of this one, each of which feeds the last
-    one in the same way. O(scope · region)."""
+    """Return disjoint regions of a scope that have the kinds of items of this one.
+
+    Each item feeds the last one in the same way. O(scope · region).
+    """
     labels = state.labels
     if labels is None:
         return []
@@ -105,7 +107,7 @@ def repeats(
 def _fail(
     state: SearchState, regions: Sequence[Items], signature: Signature | None
 ) -> Search[list[bool]]:
-    """Whether each region fails in this way, whatever it explains."""
+    """Return whether each region fails in this way, whatever it explains."""
     is_pooled = _are_pooled(state, signature)
     pool = len(state.driver.memo) if is_pooled else 0  # one that no earlier pool has
     ask = state.ask if is_pooled else state.one_by_one
@@ -123,7 +125,7 @@ def _are_pooled(state: SearchState, signature: Signature | None) -> bool:
 
 
 def merge_alike(state: SearchState, findings: Sequence[Finding]) -> list[Finding]:
-    """One finding for each cause: the first, with the regions of the others as its repeats."""
+    """Return one finding per cause: the first, with the regions of the others as its repeats."""
     found: dict[Hashable, Finding] = {}
     for finding in findings:
         cause = cause_of(state, finding)

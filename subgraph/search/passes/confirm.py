@@ -359,7 +359,8 @@ def _fails(answer: Answer) -> bool:
 
 
 def careful_rate(failed: int, runs: int) -> float:
-    """Mean of the posterior (uniform prior) less one standard deviation, at least `MIN_RATE`."""
+    """Return the mean of the posterior (uniform prior) less one standard
+    deviation, >= `MIN_RATE`."""
     a = failed + 1
     b = runs - failed + 1
     mean = a / (a + b)
@@ -378,7 +379,7 @@ def passes_needed(rate: float, error: float = ERROR) -> int:
 
 
 def wilson(failed: int, runs: int) -> tuple[float, float]:
-    """Confidence interval of a rate (Wilson 1927): lower and upper bound."""
+    """Return lower and upper bound of the confidence interval of a rate (Wilson 1927)."""
     if not runs:
         return 0.0, 1.0
     rate = failed / runs

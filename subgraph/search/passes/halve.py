@@ -25,8 +25,9 @@ LONGEST = 32  # fault looked for where no length is known to fail
 
 
 def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
-    """(s, e): scope[s:e] fails, and no shorter end was seen to fail. The whole scope is known to
-    fail; no region that ends at `clean` or before is expected to.
+    """Return (s, e) such that scope[s:e] fails, and no shorter end was seen to fail.
+
+    The full scope is known to fail. No region that ends at `clean` or before is expected to fail.
 
     Where an answer misleads (a fault longer than `SPAN`, a masked one) or a region cannot be run, e
     is too late: scope[s:e] still fails.
@@ -102,8 +103,10 @@ def _find_shortest(
 def _search_between(
     state: SearchState, piece: Callable[[int], Items], passed: int, failed: int
 ) -> Search[int]:
-    """Binary search: length `passed` did not fail, `failed` did. If a length cannot be run, longer
-    ones follow."""
+    """Search the shortest failing length: `passed` did not fail, `failed` did.
+
+    If a length cannot be run, longer ones follow.
+    """
     while failed - passed > 1:
         length = passed + (failed - passed) // 2
         # an unresolved one is not a pass: shrinking tries the items of this length again

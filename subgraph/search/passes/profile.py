@@ -65,7 +65,7 @@ NO_PROFILE = Profile(ProfileOutcome.REFUSED)  # none was taken
 
 
 def profile(state: SearchState, scope: Items) -> Search[Profile]:
-    """One run of these items with every intermediate tensor as an output."""
+    """Run these items once, with every intermediate tensor as an output."""
     state.expect(4)
     (answer,) = yield from state.ask(
         Purpose.PROFILE, [state.aim.make_in_place_query(QueryKind.PROFILE, scope)]
@@ -106,7 +106,10 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
 
 
 def nearest_last(parents: Sequence[Sequence[int]], items: Iterable[int], last: int) -> Items:
-    """Items above `last`, by decreasing distance to `last`, then in their order. O(its edges)."""
+    """Return the items upstream of `last`, by decreasing distance to it, then in their order.
+
+    O(its edges).
+    """
     inside = set(items)
     distance = {last: 0}
     level = [last]

@@ -78,7 +78,7 @@ def diagnose(
     differences: Sequence[ModelDifference] = (),
     parts: Sequence[Region] = (),
 ) -> list[Evidence]:
-    """All evidence about a region that the candidate gets wrong alone, by this verdict.
+    """Return all evidence about a region that the candidate gets wrong alone, by this verdict.
 
     `withheld`: why nothing more is run on a candidate; "" if it may be. `others`: nodes that it
     gets wrong alone as well, whatever they compute: what the values of all have in common counts.
@@ -152,7 +152,7 @@ def _iter_overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
 
 
 def _diagnose_one(output: WrongOutput | None) -> list[Evidence]:
-    """Evidence in the values alone, and known approximations that would give them."""
+    """Return evidence in the values alone, and known approximations that would give them."""
     if output is None:
         return []
     found = list(_diagnose_values(output))
@@ -162,14 +162,14 @@ def _diagnose_one(output: WrongOutput | None) -> list[Evidence]:
 
 
 def _diagnose_claim(output: WrongOutput | None) -> Iterator[Evidence]:
-    """Evidence about the claimed precision alone."""
+    """Yield evidence about the claimed precision alone."""
     values = output.values if output else None
     if output and values and (pair := comparable(*values)):
         yield from islice(_measure_by_noise(output, pair), 1)
 
 
 def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
-    """Evidence in the values alone, without a run."""
+    """Yield evidence in the values alone, without a run."""
     if pair := comparable(*output.values) if output.values else None:
         yield from _measure_by_noise(output, pair)
     elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
@@ -389,8 +389,10 @@ def _try_exact(trials: Trials, region: Region, withheld: str) -> Iterator[Eviden
 def diagnose_model(
     trials: Trials, region: Region, verdict: Verdict, differences: Sequence[ModelDifference] = ()
 ) -> Iterator[Evidence]:
-    """If the candidate runs another model: is that one wrong, or what runs it? The reference runs
-    the same region of it on the same values."""
+    """Yield whether the candidate's own model is wrong, or its runtime, if it runs another model.
+
+    The reference runs the same region of that model on the same values.
+    """
     other = trials.runtime.own_model
     if other is None:
         return
@@ -555,8 +557,7 @@ def _is_nearer(output: WrongOutput, second: WrongOutput, ratio: float = NEARER) 
 
 
 def _diagnose_export(judge: Judge, region: Region, facts: Collection[Fact | None]) -> Evidence:
-    """One side is the module that the model was exported from: is the export wrong, or what runs
-    the model?
+    """Return whether the export is wrong, or its runtime, if one side is the exported module.
 
     `facts`: with which side onnx's own evaluator agrees.
     """

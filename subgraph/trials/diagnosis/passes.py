@@ -113,8 +113,10 @@ def minimal_sets(ablation: Ablation) -> list[Strings]:
 
 
 def _iter_pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterator[Strings]:
-    """Pairs of names of which none cures alone; with each, those that do something only where it is
-    off."""
+    """Yield pairs of names of which none cures alone.
+
+    With each, those that change something only if that one is omitted.
+    """
     seen = set()
     for name in names:
         others = {*names, *ablation.names([name])} - {name} - cures
@@ -139,6 +141,6 @@ def _find_minimal(ablation: Ablation, names: Sequence[str]) -> Strings:
 
 
 def describe_sets(sets: Sequence[Sequence[str]]) -> str:
-    """Minimal sets of passes in words: `Pad_Fusion`, `CastElimination or DivMulFusion`, `A and B
-    together`."""
+    """Describe minimal sets of passes: `Pad_Fusion`, `CastElimination or DivMulFusion`, `A and B
+    …`."""
     return " or ".join(" and ".join(names) + " together" * (len(names) > 1) for names in sets)

@@ -538,7 +538,7 @@ def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, 
 
 
 def _format_scale(scale: Scale) -> str:
-    """`16 scales 0.001 … 0.02 along axis 0, zero point 0`."""
+    """Return `16 scales 0.001 … 0.02 along axis 0, zero point 0`."""
     low = min(scale.step)
     high = max(scale.step)
     zeros = " … ".join(map(str, sorted({min(scale.zero), max(scale.zero)})))
@@ -549,7 +549,7 @@ def _format_scale(scale: Scale) -> str:
 
 
 def _format_constant(value: Array) -> str:
-    """`float32 2 [0.1, 0.2]`; the range instead of more than eight values."""
+    """Return `float32 2 [0.1, 0.2]`; the range instead of more than `MAX_VALUES` values."""
     text = f"{value.dtype} {shape_text(value.shape)}"
     if value.size <= MAX_VALUES:
         is_float = value.dtype.kind == "f"

@@ -64,8 +64,7 @@ def match_tensors(
     refuted: Collection[tuple[str, str]] = (),
     misshapen: Collection[str] = (),
 ) -> dict[str, MatchedTensor]:
-    """Tensors of the reference's model that depend on the inputs' values, and where they are in the
-    candidate's.
+    """Find where in the candidate's model the tensors are that depend on the inputs' values.
 
     `tensor_map`: name in the reference's model → name in the candidate's; `known`: matches to begin
     with; `refuted`: such pairs of names that are not matched; `misshapen`: names that are matched
@@ -274,7 +273,8 @@ def _find_by_name(
     reference: ModelValues,
     candidate: ModelValues,
 ) -> Iterator[tuple[str, str]]:
-    """Names in the candidate's model that may mean this tensor, each with how it was found."""
+    """Yield names in the candidate's model that can mean this tensor, each with
+    how it was found."""
     if name in places:
         yield places[name]
         return

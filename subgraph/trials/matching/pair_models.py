@@ -157,8 +157,8 @@ def _add_types(pair: CandidateModel, ours: Records) -> Matches:
 
 
 def _read_first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
-    """Values of a model's tensors on the first sample; None for sequences, and where the model
-    cannot be run."""
+    """Read a model's tensors on the first sample; None for sequences, or if the model cannot be
+    run."""
 
     @lru_cache(maxsize=MAX_HELD)
     def value(name: str) -> Array | None:
@@ -245,8 +245,9 @@ def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
 
 
 def _make_input_words(graph: Graph, other: Graph, records: Records, folder: Path) -> list[str]:
-    """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position,
-    transposed or cast.
+    """Make words NAME=FILE for the inputs of `other` from those of `graph`.
+
+    They are paired by name, else by position, transposed or cast.
 
     An input that `graph` does not have gets none, and so random values.
     """

@@ -74,7 +74,7 @@ class ManualOracle(NodeOracle):
         self.wanted = ahead
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per query.
+        """Return one answer per query.
 
         Raises:
             Pending: some have to be run first.
@@ -97,8 +97,7 @@ class ManualOracle(NodeOracle):
         return self.known[query]
 
     def next_tasks(self, pending: Pending, count: int) -> list[Task]:
-        """Up to `count` tasks: those that the search waits for, then those that it is likely to
-        request next."""
+        """Return up to `count` tasks: those that the search waits for, then likely next ones."""
         tasks = {task.key: task for task in pending.tasks}
         asking = self._make_variant(may_ask=True)
         for query in self.wanted({}, self.known):

@@ -161,7 +161,7 @@ class TaskFolders:
         return cls(cuts, [i if i.is_dir() else o for i, o in zip(inner, own, strict=True)])
 
     def are_complete(self) -> bool:
-        """Whether all outputs came; False if none did: nobody has run the task yet.
+        """Return whether all outputs came; False if none did, because nobody has run the task yet.
 
         Raises:
             InputError: some are missing.

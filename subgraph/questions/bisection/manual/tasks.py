@@ -127,7 +127,7 @@ class TaskManifest(case.Manifest):
 
 
 def span_of(region: RegionEntry | None) -> str:
-    """`conv1 … prob, 229 nodes`."""
+    """Return `conv1 … prob, 229 nodes`."""
     nodes: Sequence[NodeEntry] = region.nodes if region else ()
     ends = dict.fromkeys(node.name for node in (*nodes[:1], *nodes[-1:]))
     return f"{' … '.join(ends)}, {count(nodes, 'node')}"
@@ -154,7 +154,7 @@ def folders_of(todo: Path, number: int) -> list[Path]:
 
 
 def is_complete(todo: Path, number: int, key: str) -> bool:
-    """Whether all files exist that `write_task` wrote for this task."""
+    """Return whether all files exist that `write_task` wrote for this task."""
     cuts = folders_of(todo, number)
     manifests = [read_task(folder) for folder in cuts]
     entry = manifests[0].by_hand if manifests[0] else None
