@@ -26,7 +26,8 @@ from subgraph.comparison import ROUNDING_ALONE, STEPS
 from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import json_key
 from subgraph.graph import region as regions
-from subgraph.graph.graph import CONSTANT, SHAPE, Graph, load as load_graph
+from subgraph.graph.graph import Graph, load as load_graph
+from subgraph.graph.kinds import CONSTANT, SHAPE, find_kinds
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -195,7 +196,7 @@ def _converted(trials: Trials, task: Task, folder: Path) -> dict[str, Any]:
 def windows(graph: Graph, sizes: tuple[int, ...], max_windows: int = 0) -> list[Region]:
     """Windows of each size, half overlapping, without nodes that compute shapes; at most
     `max_windows` of a size."""
-    kinds = graph.kinds(name for names in graph.makes for name in names)
+    kinds = find_kinds(graph, (name for names in graph.makes for name in names))
     order = [
         i for i in graph.in_order(range(len(graph.nodes))) if not _is_fixed(kinds, graph.makes[i])
     ]

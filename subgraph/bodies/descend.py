@@ -14,7 +14,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import graph as graphs, protobuf
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
-from subgraph.graph.value_types import common_type
+from subgraph.graph.value_types import common_type, find_declared_types, find_value_infos
 from subgraph.log import log
 from subgraph.origins.converted import convert_once
 from subgraph.runtime.inputs import Feeding
@@ -183,8 +183,8 @@ def _make_declared_graph(body: Body) -> Graph:
     """Return the body as a graph with the declared types."""
     graph = body.graph
     outer = [n for n in body.outer if n not in graph.inputs]
-    types = boundary_types(graph, outer, [], graph.value_infos(outer))
-    return write_body(body.model(types | graph.find_declared_types(body.outer)), graph)
+    types = boundary_types(graph, outer, [], find_value_infos(graph, outer))
+    return write_body(body.model(types | find_declared_types(graph, body.outer)), graph)
 
 
 def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:

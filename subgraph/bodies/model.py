@@ -28,7 +28,8 @@ from subgraph.graph.cut import (
     copy_without,
     declare,
 )
-from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.nested import (
     all_nodes,
     assign,
@@ -38,6 +39,8 @@ from subgraph.graph.nested import (
     tensors_in,
 )
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.value_types import find_declared_types
+from subgraph.graph.walks import find_ancestors
 from subgraph.log import log
 from subgraph.reach import flatten, index_by_name
 from subgraph.text import clean, nearest
@@ -113,7 +116,7 @@ class Body:
     def _find_constants(self) -> tuple[list[int], list[str]]:
         """Return nodes around the body that compute its constants, and the weights of both."""
         graph = self.graph
-        makers = graph.ancestors(graph.producers(self.constants))
+        makers = find_ancestors(graph, graph.producers(self.constants))
         read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
         weights = dict.fromkeys(filter(graph.is_weight, (*self.constants, *read)))
         return graph.in_order(makers), list(weights)
@@ -165,10 +168,10 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     )
     read = free_names(proto) if name.attribute else []
     made = [n for n in read if n in graph.maker]
-    constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
+    constant = {n for n, kind in find_kinds(graph, made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
     own = set(flatten(node.output for node in proto.node)) | {v.name for v in proto.input}
-    made_before = graph.iter_outputs(graph.ancestors(graph.producers(constant)))
+    made_before = graph.iter_outputs(find_ancestors(graph, graph.producers(constant)))
     if not own.isdisjoint(
         made_before
     ):  # a constant is computed from one that is called as a tensor in here
@@ -404,7 +407,7 @@ def _fill(part: Part, most: int) -> Part:
             if part.first + part.size + len(body.proto.node) > most:
                 continue
             try:
-                model = body.model(graph.find_declared_types(body.outer))
+                model = body.model(find_declared_types(graph, body.outer))
             except DataError as e:
                 log.warning("what is inside %s is not shown: %s", clean(graph.label(i)), e.what)
                 continue

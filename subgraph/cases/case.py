@@ -24,6 +24,7 @@ from subgraph.documents import (
 )
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
+from subgraph.graph.walks import find_producer_label
 from subgraph.log import log
 from subgraph.results.common import ComparedOutputs
 from subgraph.runtime.candidate import RuntimeBuild
@@ -556,7 +557,9 @@ def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> Tensor
     """Return the entry of one tensor over all samples, of which there is at least one."""
     first = stored[0]
     shape = first.shapes if all(s.shapes == first.shapes for s in stored) else None
-    return TensorEntry(name, graph.producer_label(name), first.dtype, first.form, shape, stored)
+    return TensorEntry(
+        name, find_producer_label(graph, name), first.dtype, first.form, shape, stored
+    )
 
 
 def store(

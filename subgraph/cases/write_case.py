@@ -34,6 +34,7 @@ from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_producer_label
 from subgraph.origins import load
 from subgraph.reach import flatten
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
@@ -458,7 +459,7 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
     def tensors(names: Sequence[str]) -> list[TensorEntry]:
         declared = ((name, cut.get_declaration(name)) for name in names)
         return [
-            TensorEntry(name, graph.producer_label(name), d.dtype, d.form, d.shapes)
+            TensorEntry(name, find_producer_label(graph, name), d.dtype, d.form, d.shapes)
             for name, d in declared
         ]
 

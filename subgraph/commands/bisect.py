@@ -30,6 +30,7 @@ from subgraph.commands.recorded import (
 from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
+from subgraph.graph.region import prepare_graph
 from subgraph.log import log
 from subgraph.project import parse_seconds
 from subgraph.reach import index_by_name
@@ -311,7 +312,7 @@ def bisect_loop(
     from subgraph.trials.open_trials import open_trials
 
     file = read_loop_file(loop)
-    graph = load(model_path).prepare()
+    graph = prepare_graph(load(model_path))
     named = {word.partition("=")[0] for word in setup.feeding.inputs}
     decoder = resolve_decoder(graph, file, named)
     given = read_inputs(decoder, file, setup.feeding)

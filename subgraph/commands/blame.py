@@ -19,6 +19,7 @@ from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import load
+from subgraph.graph.region import prepare_graph
 from subgraph.log import log
 from subgraph.project import parse_seconds
 from subgraph.text import clean
@@ -110,7 +111,7 @@ def blame(
             from subgraph.cases.layout import CANDIDATE
             from subgraph.trials.candidate_model import load_own_model
 
-            own_model = load_own_model(load(model_path).prepare(), case.place / CANDIDATE)
+            own_model = load_own_model(prepare_graph(load(model_path)), case.place / CANDIDATE)
         setup = Setup(
             chosen,
             asked.feeding,

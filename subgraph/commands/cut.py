@@ -16,6 +16,7 @@ from subgraph.commands.resolve import Asked, read_formats
 from subgraph.commands.table import make_next
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.walks import find_producer_label
 from subgraph.log import log
 from subgraph.reach import flatten
 from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedRegion
@@ -232,7 +233,7 @@ def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result
         for indices in (region.nodes, region.pulled, region.random)
     )
     inputs, shapes, outputs = (
-        [BoundaryName(name, graph.producer_label(name)) for name in names]
+        [BoundaryName(name, find_producer_label(graph, name)) for name in names]
         for names in (region.inputs, region.shapes, region.outputs)
     )
     document = CutPlan(

@@ -15,6 +15,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, build_region, find_region
+from subgraph.graph.selection import select
 from subgraph.log import log
 from subgraph.results.commands import DrawnModel
 from subgraph.text import clean, count, nearest
@@ -145,7 +146,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     whole = make_labeled_network(graph)
     kept: Sequence[int] = range(len(graph.nodes))
     if shown.around:
-        middle = graph.select(shown.around).nodes
+        middle = select(graph, shown.around).nodes
         kept = sorted(set().union(*(whole.find_near(i, shown.hops or 2) for i in middle)))
     drawer = (
         Drawer(whole.part(kept))

@@ -19,6 +19,7 @@ from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.selection import select
 from subgraph.reach import flatten
 from subgraph.results.commands import EditResult
 from subgraph.storage import folders
@@ -368,7 +369,7 @@ def remove(
             labels: dict[str, None] = {}
 
             def edit(there: Graph, names: Strings) -> Draft:
-                chosen = list(flatten(there.select(word).nodes for word in names))
+                chosen = list(flatten(select(there, word).nodes for word in names))
                 labels.update((there.label(i), None) for i in chosen)
                 return bypass(there, chosen)
 

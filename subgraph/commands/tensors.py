@@ -19,6 +19,7 @@ from subgraph.commands.recorded import parse_layout
 from subgraph.commands.resolve import Asked, read_formats
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.selection import select_tensor
 from subgraph.log import log
 from subgraph.reach import drop_repeats, flatten
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
@@ -244,7 +245,7 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
                     if fnmatch.fnmatchcase(node, word)
                 )
             )
-            chosen += hits or [graph.tensor(word)]
+            chosen += hits or [select_tensor(graph, word)]
         else:
-            chosen.append(graph.tensor(word))
+            chosen.append(select_tensor(graph, word))
     return drop_repeats(chosen)

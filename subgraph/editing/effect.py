@@ -10,7 +10,9 @@ import numpy as np
 
 from subgraph.graph import protobuf, region
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.value_types import holds_maps
+from subgraph.graph.selection import select
+from subgraph.graph.value_types import find_declared_types, holds_maps
+from subgraph.graph.walks import find_descendants
 from subgraph.reach import flatten, restrict
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -73,7 +75,7 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str
 
 def _list_maps(graph: Graph) -> list[str]:
     """Return the outputs of a model that are maps, which no file holds."""
-    types = graph.find_declared_types(graph.outputs)
+    types = find_declared_types(graph, graph.outputs)
     return [name for name in graph.outputs if name in types and holds_maps(types[name])]
 
 
@@ -118,7 +120,7 @@ def edge_values(
     graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
 ) -> Sequence[Records]:
     """Compute the inputs of nodes and all below them, per sample, with files in a folder."""
-    below = graph.descendants(flatten(graph.select(word).nodes for word in first))
+    below = find_descendants(graph, flatten(select(graph, word).nodes for word in first))
     boundary = region.build_region(graph, below, keep_random=True)
     names = [n for n in boundary.entering if not graph.is_weight(n)]
     return compute_values(graph, names, feeding, reference, folder).records

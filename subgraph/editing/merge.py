@@ -14,10 +14,13 @@ from subgraph.editing.replace import find_owned_nodes
 from subgraph.errors import ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
-from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.nested import assign, rename
 from subgraph.graph.region import build_region
+from subgraph.graph.selection import select
 from subgraph.graph.value_types import read_type
+from subgraph.graph.walks import find_descendants
 from subgraph.reach import flatten, index_by_name
 from subgraph.storage.tensors import Records
 from subgraph.text import clean, count, nearest
@@ -173,7 +176,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
 
 def _require_only_input(graph: Graph, i: int) -> str:
     reads = graph.reads[i]
-    kinds = graph.kinds(n for n in reads if n in graph.maker)
+    kinds = find_kinds(graph, (n for n in reads if n in graph.maker))
     names = [n for n in dict.fromkeys(reads) if not graph.is_weight(n) and kinds.get(n) != CONSTANT]
     if not names and len(set(reads)) == 1:  # as an Identity of a weight
         return reads[0]
@@ -216,7 +219,7 @@ def remove_tail(
         NoRegion: nothing would be left.
         ModelError: a type at the boundary is unknown.
     """
-    below = graph.descendants(flatten(graph.select(word).nodes for word in selectors))
+    below = find_descendants(graph, flatten(select(graph, word).nodes for word in selectors))
     if len(below) == len(graph.nodes):
         raise NoRegion(
             "nothing is left: all nodes are below",

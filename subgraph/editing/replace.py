@@ -14,7 +14,7 @@ from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import assign
 from subgraph.graph.region import Region
-from subgraph.graph.value_types import DeclaredType, read_type
+from subgraph.graph.value_types import DeclaredType, find_declared_types, read_type
 from subgraph.reach import flatten
 from subgraph.text import clean, nearest
 from subgraph.types import StringMap
@@ -125,8 +125,8 @@ def _require_types(graph: Graph, piece: Graph, connected: StringMap) -> None:
         ModelError: a boundary tensor has another type or shape in the piece than in the model, as
             far as declared.
     """
-    ours = graph.find_declared_types(connected.values())
-    theirs = piece.find_declared_types({*piece.inputs, *piece.outputs})
+    ours = find_declared_types(graph, connected.values())
+    theirs = find_declared_types(piece, {*piece.inputs, *piece.outputs})
     for name, our_name in connected.items():
         if our_name not in ours or name not in theirs:
             continue

@@ -43,6 +43,8 @@ from subgraph.graph.value_types import (
     DeclaredTensor,
     allows,
     common_type,
+    find_declared_types,
+    find_value_infos,
     is_complete,
     is_fixed,
     open_dimensions,
@@ -220,7 +222,7 @@ def cut_region(
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
     own = {*inputs, *graph.iter_outputs(region.all_nodes)}
     makers = () if captured else graph.producers(inputs)
-    declared = graph.value_infos(own.union(graph.iter_inputs(makers)))
+    declared = find_value_infos(graph, own.union(graph.iter_inputs(makers)))
     infos = restrict(declared, own)
     if not captured and _contradicts_declarations(graph, region, inputs, declared):
         inferred = _infer_types(graph, [n for n in infos if n not in graph.inputs])
@@ -623,7 +625,7 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
         return {}
     above = regions.find_upstream(graph, made)
     feeds = above.entering
-    model, _ = build_model(graph, above, feeds, [], graph.find_declared_types(feeds), {})
+    model, _ = build_model(graph, above, feeds, [], find_declared_types(graph, feeds), {})
     try:
         with OnnxProcess(graph.path) as onnx:
             model = onnx.infer_shapes(protobuf.to_onnx(model, graph.path))

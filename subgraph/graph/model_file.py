@@ -10,7 +10,7 @@ from subgraph.errors import OutputError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import all_tensors
-from subgraph.graph.value_types import is_fixed, pin
+from subgraph.graph.value_types import find_value_infos, is_fixed, pin
 from subgraph.reach import flatten
 from subgraph.storage.digest import digest, file_digest
 
@@ -113,5 +113,5 @@ def has_open_shapes(graph: Graph) -> bool:
     Complexity: linear in the declarations.
     """
     return not all(
-        is_fixed(v.type) for v in (*graph.inputs.values(), *graph.value_infos().values())
+        is_fixed(v.type) for v in (*graph.inputs.values(), *find_value_infos(graph).values())
     )

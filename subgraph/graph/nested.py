@@ -135,6 +135,13 @@ def operator(node: NodeProto) -> FunctionKey:
     return node.domain, node.op_type, node.overload
 
 
+def constant_value(node: NodeProto) -> TensorProto | None:
+    """Return the attribute `value` of a Constant; None for any other node."""
+    if node.op_type != "Constant":
+        return None
+    return next((a.t for a in node.attribute if a.name == "value"), None)
+
+
 def functions_of(model: ModelProto) -> dict[FunctionKey, Any]:
     """Return the local functions, in file order."""
     return {(f.domain, f.name, f.overload): f for f in model.functions}

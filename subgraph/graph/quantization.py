@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
+from subgraph.graph.walks import find_operator, skip_operators
 from subgraph.lazy import np
 from subgraph.reach import flatten, index_by_name
 from subgraph.storage.dtypes import Scale
@@ -82,18 +84,18 @@ def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> floa
 
 def quantizes_itself(graph: Graph) -> bool:
     """Return whether the model quantizes values that depend on its inputs."""
-    from subgraph.graph.graph import VALUE
+    from subgraph.graph.kinds import VALUE
 
     made = list(
         flatten(graph.makes[i][:1] for i, node in enumerate(graph.nodes) if makes_steps(node))
     )
-    return VALUE in graph.kinds(made).values()
+    return VALUE in find_kinds(graph, made).values()
 
 
 def step_of(graph: Graph, name: str) -> float:
     """Return the step of a tensor that was dequantized, and perhaps moved since; 0 of others, and
     of a step per channel."""
-    i = graph.maker.get(graph.skip(name, CARRIERS))
+    i = graph.maker.get(skip_operators(graph, name, CARRIERS))
     if i is not None and graph.nodes[i].domain == TFLITE and graph.ops[i] == "DEQUANTIZE":
         return step_of_operator(graph.nodes[i], "input_scale")
     if i is None or graph.ops[i] != "DequantizeLinear":
@@ -262,9 +264,9 @@ def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:
 
 def _skip_shift(graph: Graph, tensor: str) -> str:
     """Return the tensor before a negation, and before its largest value is subtracted."""
-    operator = graph.operator(tensor)
+    operator = find_operator(graph, tensor)
     if operator not in ("Sub", "Neg"):
         return tensor
     first, *others = graph.reads[graph.maker[tensor]]
-    is_shift = operator == "Neg" or "ReduceMax" in map(graph.operator, others)
+    is_shift = operator == "Neg" or any(find_operator(graph, n) == "ReduceMax" for n in others)
     return first if is_shift else tensor

@@ -13,7 +13,17 @@ from dataclasses import field, replace
 
 from subgraph.documents import json_key
 from subgraph.errors import ModelError, NoRegion
-from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection, find_made_twice
+from subgraph.graph.graph import Graph, find_made_twice
+from subgraph.graph.kinds import CONSTANT, SHAPE, VALUE, find_kinds
+from subgraph.graph.selection import Selection, select
+from subgraph.graph.value_types import find_value_infos
+from subgraph.graph.walks import (
+    find_ancestors,
+    find_ancestors_until,
+    find_descendants,
+    iter_predecessors,
+    iter_successors,
+)
 from subgraph.log import log
 from subgraph.reach import flatten
 from subgraph.text import clean
@@ -72,6 +82,23 @@ class Region:
         return (*self.entering, *self.outputs)
 
 
+def prepare_graph(graph: Graph) -> Graph:
+    """Index readers, kinds and value infos of all tensors; return the graph itself.
+
+    Deriving a region then costs time linear in the region rather than in the model. For a single
+    region the index costs more than it saves.
+
+    Raises:
+        ModelError: the graph has a cycle, or a value_info is damaged.
+    """
+    if graph.known_kinds is None:
+        _ = graph.readers
+        infos = enumerate(find_value_infos(graph).items())
+        graph.known_infos = {name: (k, info) for k, (name, info) in infos}
+        graph.known_kinds = find_kinds(graph, graph.maker)
+    return graph
+
+
 def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     """Return the region of all nodes on a path from a start node to an end node, both included.
 
@@ -96,7 +123,7 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
             f"subcut inspect {graph.path.name}",
             code="graph.two-producers",
         )
-    starts = [graph.select(text) for text in start] or [
+    starts = [select(graph, text) for text in start] or [
         Selection(name, tuple(nodes), name)
         for name, nodes in graph.readers_of(graph.inputs).items()
     ]
@@ -113,10 +140,10 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
     start_nodes = {*flatten(s.nodes for s in starts)}
     # nodes of lower rank depend on no start
     floor = min((graph.rank[i] for i in start_nodes), default=0)
-    upstream = graph.ancestors(flatten(s.nodes for s in ends), floor)
+    upstream = find_ancestors(graph, flatten(s.nodes for s in ends), floor)
     inside = start_nodes & upstream
     for i in graph.in_order(upstream - inside):
-        if not inside.isdisjoint(graph.predecessors(i)):
+        if not inside.isdisjoint(iter_predecessors(graph, i)):
             inside.add(i)
     for s in starts if start or not inside else ():
         if not inside.intersection(s.nodes):
@@ -161,7 +188,7 @@ def _list_labels(graph: Graph, selections: Iterable[Selection]) -> Strings:
 
 
 def _end(graph: Graph, text: str) -> Selection:
-    selection = graph.select(text)
+    selection = select(graph, text)
     if selection.tensor in graph.inputs:
         raise NoRegion(
             f"end '{text}' is an input of the model: nothing comes before it",
@@ -171,12 +198,16 @@ def _end(graph: Graph, text: str) -> Selection:
     return selection
 
 
-def find_upstream(graph: Graph, tensors: Iterable[str]) -> Region:
-    """Return the region that computes `tensors` from the model's inputs, random nodes included;
-    model inputs are ignored."""
-    made = [(name,) for name in tensors if name in graph.maker]
-    nodes = graph.ancestors(graph.maker[name] for (name,) in made)
-    return build_region(graph, nodes, made, keep_random=True)
+def find_upstream(graph: Graph, tensors: Iterable[str], *, keep_random: bool = True) -> Region:
+    """Return the region that computes tensors from the model's inputs; model inputs are ignored.
+
+    Args:
+        tensors: Their names.
+        keep_random: As for `build_region`.
+    """
+    made = [name for name in tensors if name in graph.maker]
+    nodes = find_ancestors(graph, graph.producers(made))
+    return build_region(graph, nodes, [(name,) for name in made], keep_random=keep_random)
 
 
 def find_upstream_until(
@@ -189,8 +220,8 @@ def find_upstream_until(
     Returns:
         None without such a region.
     """
-    nodes = graph.ancestors_until(graph.producers(names), stops)
-    kinds = graph.kinds(list(graph.iter_outputs(nodes)))
+    nodes = find_ancestors_until(graph, graph.producers(names), stops)
+    kinds = find_kinds(graph, list(graph.iter_outputs(nodes)))
     kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
     try:
         return build_region(graph, kept, [(n,) for n in names]) if kept else None
@@ -213,7 +244,7 @@ def build_region(
     Dropout is omitted, but not the outputs of the last node. Random nodes are omitted unless
     `keep_random`. A tensor that no node produces is an error unless `keep_undefined`.
 
-    Complexity: linear in the region for a graph that was prepared (`Graph.prepare`), else linear in
+    Complexity: linear in the region for a graph that was prepared (`prepare_graph`), else linear in
     the model.
 
     Raises:
@@ -244,8 +275,12 @@ def build_region(
             f"subcut inspect {graph.path.name}",
             code="graph.no-producer",
         )
-    kinds = graph.kinds(name for name in entering if name in graph.maker and name not in sources)
-    pulled = graph.ancestors(graph.producers(n for n, kind in kinds.items() if kind == CONSTANT))
+    kinds = find_kinds(
+        graph, (name for name in entering if name in graph.maker and name not in sources)
+    )
+    pulled = find_ancestors(
+        graph, graph.producers(n for n, kind in kinds.items() if kind == CONSTANT)
+    )
     weights.update(name for name in graph.iter_inputs(pulled) if name not in graph.maker)
     return Region(
         start=(),
@@ -278,16 +313,16 @@ def _make_no_path_error(graph: Graph, start: Selection, end: Selection) -> NoReg
 
     The error states whether the end is upstream, or where their paths join.
     """
-    below_end = graph.descendants(end.nodes)
+    below_end = find_descendants(graph, end.nodes)
     if below_end.intersection(start.nodes):
-        away = len(below_end & graph.ancestors(start.nodes)) - 1
+        away = len(below_end & find_ancestors(graph, start.nodes)) - 1
         return NoRegion(
             f"end '{end.text}' is not downstream of start '{start.text}' "
             f"(it comes {away} node{'s' * (away != 1)} earlier; swap them?)",
             f"--start {end.text} --end {start.text}",
             code="region.end-is-upstream",
         )
-    common = below_end & graph.descendants(start.nodes)
+    common = below_end & find_descendants(graph, start.nodes)
     what = f"no path leads from start '{start.text}' to end '{end.text}'"
     if common:
         first = graph.label(min(common, key=graph.rank.__getitem__))
@@ -334,11 +369,10 @@ class Surroundings:
 def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
     """Return the region, its producers and consumers, their other neighbors and the tensors."""
     inside = set(nodes)
-    upstream = set(flatten(map(graph.predecessors, inside))) - inside
-    downstream = set(flatten(map(graph.successors, inside))) - inside
-    siblings = set(flatten(map(graph.successors, upstream))) | set(
-        flatten(map(graph.predecessors, downstream))
-    )
+    upstream = set(graph.producers(graph.iter_inputs(inside))) - inside
+    downstream = set(flatten(iter_successors(graph, i) for i in inside)) - inside
+    siblings = set(graph.producers(graph.iter_inputs(downstream)))
+    siblings.update(flatten(iter_successors(graph, i) for i in upstream))
     order = [
         *graph.in_order(inside),
         *graph.in_order(upstream | downstream),

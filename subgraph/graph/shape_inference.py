@@ -30,7 +30,7 @@ from subgraph.graph.opsets import (
     schema,
     type_text,
 )
-from subgraph.graph.value_types import declare_weights_on_disk, set_tensor
+from subgraph.graph.value_types import declare_weights_on_disk, find_declared_types, set_tensor
 from subgraph.log import log
 from subgraph.types import frozen
 
@@ -117,7 +117,7 @@ def infer_types(graph: Graph) -> InferredTypes:
     model.graph.ClearField("sparse_initializer")
     declare_weights_on_disk(model.graph)
     _set_runtime_operators_apart(model)
-    declared = graph.find_declared_types()
+    declared = find_declared_types(graph)
     with OnnxProcess(graph.path) as onnx:
         refused = _check(model, onnx)
         _write_defaults(model)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
+from subgraph.graph.graph import Graph
 from subgraph.graph.nested import assign
 from subgraph.reach import flatten
 from subgraph.storage import dtypes
@@ -14,7 +16,7 @@ from subgraph.storage.tensors import Record
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
-    from subgraph.graph.protobuf import GraphProto, TypeProto
+    from subgraph.graph.protobuf import GraphProto, TypeProto, ValueInfoProto
 
 
 @frozen
@@ -213,3 +215,33 @@ def open_dimensions(proto: TypeProto) -> TypeProto:
     for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():
         dim.ClearField("dim_value")
     return proto
+
+
+def find_value_infos(graph: Graph, names: Iterable[str] | None = None) -> dict[str, ValueInfoProto]:
+    """Find the declarations of graph inputs, outputs and value_info by tensor, in file order:
+    all, or of `names`.
+
+    Raises:
+        ModelError: a value_info is damaged.
+    """
+    if names is not None and (known := graph.known_infos) is not None:
+        found = sorted((known[name] for name in set(names) if name in known), key=itemgetter(0))
+        return {info.name: info for _, info in found}
+    proto = graph.model.graph
+    cls = protobuf.protos().ValueInfoProto
+    selected = None if names is None else set(names)
+    inner = protobuf.value_infos(graph.skeleton, selected)
+    ends = (cls.FromString(v.SerializeToString()) for v in (*proto.output, *proto.input))
+    return {v.name: v for v in (*inner, *ends) if selected is None or v.name in selected}
+
+
+def find_declared_types(graph: Graph, names: Iterable[str] | None = None) -> dict[str, TypeProto]:
+    """Find the declared types by tensor: all of them, or those of `names`.
+
+    Tensors without a declared type are omitted.
+    """
+    return {
+        name: v.type
+        for name, v in find_value_infos(graph, names).items()
+        if v.type.WhichOneof("value")
+    }

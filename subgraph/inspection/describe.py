@@ -18,6 +18,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import format_type, type_text
 from subgraph.graph.region import find_region
+from subgraph.graph.selection import select_all
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.graph.value_types import holds_maps, read_type
 from subgraph.inspection import summary
@@ -242,7 +243,7 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
         UnknownName, UsageError: as `Graph.select`.
         InputError: the inputs do not fit the model.
     """
-    selected = graph.select_all(selector)
+    selected = select_all(graph, selector)
     facts = _collect_facts(
         graph,
         list(flatten((*graph.reads[i], *graph.makes[i]) for i in selected)),

@@ -23,7 +23,7 @@ from subgraph.drawing.network import Network
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.value_types import read_type
+from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.origins.source import SCOPE_NAMES, parse_texts
 from subgraph.reach import drop_repeats, flatten
 from subgraph.storage import dtypes
@@ -61,7 +61,7 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
         prefix: The start of its nodes' names, which is omitted.
         sizes: The sizes of symbols in shapes, as far as they are known.
     """
-    types = graph.find_declared_types()
+    types = find_declared_types(graph)
     is_named = any("/" in name for name in graph.node_names)
     scopes = [] if is_named else list(map(_get_scope, graph.nodes))
     return Network(

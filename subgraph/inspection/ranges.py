@@ -25,6 +25,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_upstream
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import common_shape, tensor_type
+from subgraph.graph.walks import find_descendants
 from subgraph.reach import flatten
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
@@ -198,7 +199,7 @@ def measure(
                     pending[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
                     continue
                 failures.append(MissingTensor(batch[0], e.what))
-                lost = set(graph.iter_outputs(graph.descendants([graph.maker[batch[0]]])))
+                lost = set(graph.iter_outputs(find_descendants(graph, [graph.maker[batch[0]]])))
                 pending = [
                     left for names in pending if (left := [n for n in names if n not in lost])
                 ]

@@ -23,6 +23,7 @@ from subgraph.graph.opsets import (
     type_text,
 )
 from subgraph.graph.shape_inference import Complaint, InferredTypes, infer_types
+from subgraph.graph.walks import find_descendants
 from subgraph.text import nearest
 from subgraph.types import frozen
 
@@ -99,7 +100,7 @@ def find_affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
     fatal = [p for p in problems if p.fatal]
     nodes = {p.node for p in fatal if p.node is not None}
     names = {p.tensor for p in fatal if p.node is None and p.tensor}
-    return graph.descendants(nodes.union(*graph.readers_of(names).values()))
+    return find_descendants(graph, nodes.union(*graph.readers_of(names).values()))
 
 
 def _find_disconnected(graph: Graph) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from typing import Any
 from subgraph.documents import absent, json_key
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.reach import flatten
+from subgraph.graph.walks import iter_predecessors, iter_successors
 from subgraph.text import short_path, shorten
 from subgraph.types import frozen
 
@@ -81,9 +81,10 @@ def find_source(graph: Graph, index: int) -> Source | None:
     """
     if graph.nodes[index].metadata_props:
         return _read_own_source(graph, index)
-    makers = [graph.maker[name] for name in graph.reads[index] if name in graph.maker]
-    readers = list(flatten(graph.readers.get(name, ()) for name in graph.makes[index]))
-    around = [*((i, "before") for i in makers), *((i, "after") for i in readers)]
+    around = [
+        *((i, "before") for i in iter_predecessors(graph, index)),
+        *((i, "after") for i in iter_successors(graph, index)),
+    ]
     found = (
         (_read_own_source(graph, i), where) for i, where in around if graph.nodes[i].metadata_props
     )

@@ -26,6 +26,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import REARRANGES, REQUANTIZES
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_ancestors, find_descendants, find_operator
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.reach import flatten, restrict
@@ -121,7 +122,7 @@ def _judge_matches(
     recorded = judging.recorded
     tensors = judge.model.tensors()
     only = choice.only or tensors
-    above = graph.ancestors(graph.maker[n] for n in only)
+    above = find_ancestors(graph, graph.producers(only))
     every: dict[str, TensorRow] = {}
     for name in (n for n in recorded if graph.maker[n] in above):
         every[name] = judging.judge_row(name)
@@ -147,7 +148,7 @@ def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
     graph = judge.model.graph
     origin = name
     while origin not in recorded:
-        if graph.operator(origin) not in REARRANGES:
+        if find_operator(graph, origin) not in REARRANGES:
             return False
         origin = graph.reads[graph.maker[origin]][0]
     capture_tensors(judge.model, (name, origin))
@@ -317,7 +318,7 @@ class _Judging:
     def _random(self) -> set[str]:
         """Tensors that depend on random numbers."""
         graph = self.judge.model.graph
-        return set(graph.iter_outputs(graph.descendants(graph.random_nodes)))
+        return set(graph.iter_outputs(find_descendants(graph, graph.random_nodes)))
 
     def _judge(
         self, name: str, reference: Array, value: Array, k: int, noise: Noise | None
@@ -459,14 +460,14 @@ class _Judging:
         if not is_failing or self.precision is not Precision.INT8:
             return judged
         step = np.abs(reference).max() / STEPS
-        if graph.operator(meant) in REQUANTIZES and np.abs(value - reference).max() <= step:
+        if find_operator(graph, meant) in REQUANTIZES and np.abs(value - reference).max() <= step:
             return _excuse(judged, "precision", "within one step of another scale")
         clipped = np.clip(reference, value.min(), value.max())
         share = np.mean(np.abs(clipped - reference) > step)
         without = self._judge(meant, clipped, value, k, measured)
         if share > MAX_CLIPPED or without.fails:
             return judged
-        before = graph.ancestors([graph.maker[meant]])
+        before = find_ancestors(graph, [graph.maker[meant]])
         if not (self.wrong - {meant}).isdisjoint(graph.iter_outputs(before)):
             return without
         why = f"{share:.2%} of its values are clipped, as a small scale does"

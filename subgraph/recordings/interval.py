@@ -19,8 +19,10 @@ from itertools import chain, repeat, starmap
 
 from subgraph.errors import InputError
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_ancestors, find_descendants, iter_successors
 from subgraph.inspection import lint
 from subgraph.reach import flatten
 from subgraph.recordings.compare_recording import ALL, Choice, compare_run
@@ -82,8 +84,8 @@ def find_intervals(
     graph = comparison.judge.model.graph
     rows = comparison.rows
     failing = [n for n, row in rows.items() if row.is_error]
-    bad = {graph.maker[n] for n in failing if n in graph.maker}
-    below = graph.descendants(flatten(graph.successors(i) for i in bad))
+    bad = set(graph.producers(failing))
+    below = find_descendants(graph, flatten(iter_successors(graph, i) for i in bad))
     behind = {n for n in rows if graph.maker.get(n) in below}
     wrong = [n for n in failing if n not in behind or (rows[n].alone and rows[n].is_certain)]
     certain = {n for n, row in rows.items() if row.is_certain}
@@ -114,9 +116,9 @@ def _make_interval(
         return None
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].alone]
     inner = [n for n in graph.iter_outputs(region.nodes) if n not in names]
-    kinds = graph.kinds(inner)
+    kinds = find_kinds(graph, inner)
     # A node weighs more the more bad tensors depend on it, and in regions that add an error.
-    above = [graph.ancestors([graph.maker[n]]) for n in names]
+    above = [find_ancestors(graph, [graph.maker[n]]) for n in names]
     # Of equal nodes, the nearest to the end of the region is first.
     nearest_first = reversed(region.nodes)
     total = {i: weights.get(i, 1.0) * sum(i in a for a in above) for i in nearest_first}

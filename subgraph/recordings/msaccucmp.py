@@ -20,6 +20,7 @@ import numpy as np
 from subgraph.comparison.criteria import msaccucmp as criterion
 from subgraph.comparison.metrics.mean_rel import relative_errors
 from subgraph.comparison.pair import Pair
+from subgraph.graph.walks import find_operator, find_producer_label
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.text import cell, count
@@ -224,7 +225,7 @@ def make_accuracy_rows(
 
     def add(op: str, entry: DumpEntry | None, name: str = "", **judged: Any) -> None:
         """Add the row of an entry and a tensor of the model, or of one that has no counterpart."""
-        golden = graph.producer_label(name) or name
+        golden = find_producer_label(graph, name) or name
         record = model.values.records[0].get(name)
         mine = (entry.node or entry.tensor) if entry else ""
         place = f"{mine}:{entry.role}:{entry.index}" if entry else f"{name}:output:0"
@@ -244,7 +245,7 @@ def make_accuracy_rows(
 
     rows = {**comparison.inputs, **comparison.rows}
     for name in (*comparison.inputs, *names):
-        op = graph.operator(name) or "Data"
+        op = find_operator(graph, name) or "Data"
         row = rows.get(name)
         if row:
             judged = {"overflow": row.overflow, "values": row.accuracy, "reason": row.why}

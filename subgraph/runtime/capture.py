@@ -15,6 +15,8 @@ from pathlib import Path
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, as_graph
+from subgraph.graph.selection import select_tensor
+from subgraph.graph.value_types import find_declared_types
 from subgraph.log import log
 from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import (
@@ -196,7 +198,7 @@ def load_ancestors(
     needed = tuple(dict.fromkeys((*above.entering, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model must have an output
     model, _ = build_model(
-        graph, above, needed, outputs, {**graph.find_declared_types(needed), **(types or {})}, {}
+        graph, above, needed, outputs, {**find_declared_types(graph, needed), **(types or {})}, {}
     )
     folder = into / "above"
     folder.mkdir()
@@ -241,7 +243,7 @@ def capture(
         ModelError: The model cannot be run.
     """
     graph = as_graph(graph, "capture")
-    names = [graph.tensor(name) for name in tensors]
+    names = [select_tensor(graph, name) for name in tensors]
     above = region.find_upstream(graph, names)
     words = input_arguments(inputs, graph.inputs)
     samples = Feeding(words, shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))

@@ -22,7 +22,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale, scales_of
-from subgraph.graph.value_types import read_type
+from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.log import log
 from subgraph.reach import flatten, ungroup
 from subgraph.runtime import datasets
@@ -586,7 +586,7 @@ def _find_axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
     dims = []
     if table in graph.weights:
         dims += graph.weights[table].dims
-    elif table in (types := graph.find_declared_types([table])):
+    elif table in (types := find_declared_types(graph, [table])):
         dims += read_type(types[table])[2] or ()
     if not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
         return None

@@ -13,6 +13,7 @@ from pathlib import Path
 from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
+from subgraph.graph.walks import find_ancestors, find_ancestors_until, find_descendants
 from subgraph.reach import drop_repeats, flatten, pick
 from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancestors
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
@@ -66,7 +67,7 @@ class ReferenceValues:
             origin: The source of the value, for people.
         """
         graph = self.graph
-        changed = graph.descendants(graph.readers.get(name, ()))
+        changed = find_descendants(graph, graph.readers.get(name, ()))
         other = self._make(self.samples)
         other.records = [
             {n: r for n, r in records.items() if graph.maker.get(n) not in changed}
@@ -132,7 +133,7 @@ class ReferenceValues:
             self._batch += 1
             # another run would draw other numbers
             graph = self.graph
-            nodes = graph.ancestors(graph.maker[n] for n in missing if n in graph.maker)
+            nodes = find_ancestors(graph, graph.producers(missing))
             drawn = graph.iter_outputs(graph.in_order(nodes & graph.random_nodes))
             missing += [n for n in drawn if n not in stored and n not in missing]
             if not self.captured:
@@ -152,7 +153,7 @@ class ReferenceValues:
         graph = self.graph
         made = [n for n in names if n in graph.maker]
         stored = self.records[0] if near else {}
-        nodes = graph.ancestors_until((graph.maker[n] for n in made), stored.__contains__)
+        nodes = find_ancestors_until(graph, graph.producers(made), stored.__contains__)
         stored_random = {
             i for i in nodes & graph.random_nodes if self.records[0].keys() >= {*graph.makes[i]}
         }

@@ -23,8 +23,12 @@ from typing import Protocol
 from subgraph.errors import BackendError, ModelError, OutOfMemory, SubcutError, WorkerDied
 from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import boundary_types, build_model
-from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.model_file import external_files
+from subgraph.graph.region import prepare_graph
+from subgraph.graph.value_types import find_declared_types
+from subgraph.graph.walks import find_ancestors, iter_predecessors
 from subgraph.log import log
 from subgraph.reach import flatten, index_by_name, reach
 from subgraph.runtime.inputs import InputOrigin, Sample
@@ -88,7 +92,7 @@ class StretchedModel:
     """A model that is run within `limit` bytes; several threads must take turns."""
 
     def __init__(self, graph: Graph, process: Process, limit: int, options: Fields) -> None:
-        self.graph = graph.prepare()
+        self.graph = prepare_graph(graph)
         self.process = process
         self.limit = limit
         self.options = options
@@ -166,7 +170,7 @@ class StretchedModel:
 
         def build() -> protobuf.ModelProto:
             """Return a model without nodes, which takes the inputs."""
-            types = graph.find_declared_types(names)
+            types = find_declared_types(graph, names)
             nothing = regions.build_region(graph, ())
             return build_model(graph, nothing, names, names[:1], types, {})[0]
 
@@ -217,7 +221,7 @@ class StretchedModel:
 
         def build() -> protobuf.ModelProto:
             types = {
-                **graph.find_declared_types(entering),
+                **find_declared_types(graph, entering),
                 **boundary_types(graph, entering, [state.records], {}),
             }
             return build_model(graph, region, entering, leaving, types, {})[0]
@@ -251,10 +255,10 @@ class _Nodes:
     def __init__(self, graph: Graph, asked: Iterable[str]) -> None:
         self.graph = graph
         self.requested = frozenset(asked)
-        makers = {graph.maker[n] for n in self.requested if n in graph.maker}
-        needed = graph.ancestors(makers)
+        makers = set(graph.producers(self.requested))
+        needed = find_ancestors(graph, makers)
         named = flatten((*graph.makes[i], *graph.reads[i]) for i in needed)
-        kinds = graph.kinds(list(named))
+        kinds = find_kinds(graph, list(named))
         own = {
             i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])
         }
@@ -288,7 +292,7 @@ class _Nodes:
     def _read_for_constant(self, name: str) -> Sequence[str]:
         """Return the tensors from which a constant is computed; none for another tensor."""
         maker = self.graph.maker.get(name)
-        if maker is None or self.graph.kinds([name])[name] != CONSTANT:
+        if maker is None or find_kinds(self.graph, [name])[name] != CONSTANT:
             return ()
         return self.graph.reads[maker]
 
@@ -345,7 +349,7 @@ def _iter_late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
         stack = [last]
         while stack:
             i = stack[-1]
-            waiting = [] if i in done else [b for b in graph.predecessors(i) if b not in done]
+            waiting = [] if i in done else [b for b in iter_predecessors(graph, i) if b not in done]
             if waiting:
                 stack += reversed(waiting)
                 continue

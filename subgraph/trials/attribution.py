@@ -16,8 +16,9 @@ import numpy as np
 
 from subgraph.comparison.pair import compute_scaled_differences
 from subgraph.errors import ModelError
-from subgraph.graph.graph import CONSTANT
+from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.region import Region
+from subgraph.graph.walks import iter_predecessors
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Records
@@ -226,7 +227,7 @@ def _compute_gain(
 
 def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bool:
     """Return whether the candidate omitted an output of the region."""
-    kinds = model.graph.kinds(region.outputs)
+    kinds = find_kinds(model.graph, region.outputs)
     needed = {n for n in region.outputs if kinds[n] != CONSTANT}
     return any(needed - sample.keys() for sample in result.tensors)
 
@@ -279,7 +280,7 @@ def _split_into_phases(model: ReferenceModel, inside: set[int]) -> dict[int, set
     phases: dict[int, set[int]] = {}
     for i in model.whole().nodes:
         own = int(i in inside)
-        earlier = [phase[b] for b in graph.predecessors(i) if b in phase]
+        earlier = [phase[b] for b in iter_predecessors(graph, i) if b in phase]
         phase[i] = max([own, *(p + (p % 2 != own) for p in earlier)])
         phases.setdefault(phase[i], set()).add(i)
     return phases

@@ -27,7 +27,8 @@ from subgraph.graph.cut import (
     drop_open_shapes,
     frozen_constant,
 )
-from subgraph.graph.graph import SHAPE, VALUE, Graph, load
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.kinds import SHAPE, VALUE, find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.quantization import (
     SPECIFIED_STEPS,
@@ -39,8 +40,9 @@ from subgraph.graph.quantization import (
     makes_steps,
     scales_of,
 )
-from subgraph.graph.region import Region
-from subgraph.graph.value_types import read_type, set_tensor
+from subgraph.graph.region import Region, prepare_graph
+from subgraph.graph.value_types import find_value_infos, read_type, set_tensor
+from subgraph.graph.walks import find_operator, skip_operators
 from subgraph.precision import Precision
 from subgraph.reach import flatten, pick, reach
 from subgraph.runtime.reference_values import ReferenceValues
@@ -183,7 +185,7 @@ class CandidateModel:
         """Return the codes of a tensor in the candidate's model, and their scale; None if it is not
         quantized."""
         match = self.matches[name]
-        if match.scale or self.graph.operator(match.name) != "DequantizeLinear":
+        if match.scale or find_operator(self.graph, match.name) != "DequantizeLinear":
             return match.name, match.scale if match.dtype in QUANTIZED else None
         node = self.graph.nodes[self.graph.maker[match.name]]
         return node.input[0], constant_scale(self.graph, node, 1, 2)
@@ -220,7 +222,7 @@ class CandidateModel:
         feeds = self.feeds(region, records, folder)
         graph = self.graph
         outputs = cut.outputs
-        infos = graph.value_infos({*cut.inputs, *outputs})
+        infos = find_value_infos(graph, {*cut.inputs, *outputs})
         shapes = self._get_captured(cut.shapes)
         captured = () if self.unknown else self._get_captured(outputs)
         if cut.shapes and not shapes:
@@ -295,7 +297,7 @@ def find_half_step(other: CandidateModel, name: str, scale: Scale, largest: floa
     Of a scale that was chosen and not specified, no more than its largest value needs.
     """
     step = scale.step[0]
-    op_type = other.graph.operator(other.matches[name].name)
+    op_type = find_operator(other.graph, other.matches[name].name)
     needed = step if step == SPECIFIED_STEPS.get(op_type) else largest / INT8_STEPS
     return min(step, needed) / 2
 
@@ -323,7 +325,7 @@ def _find_narrow_type(other: CandidateModel, nodes: Collection[int]) -> Precisio
 
 def _find_region(other: CandidateModel, region: Region) -> Region:
     graph = other.graph
-    kinds = other.reference.kinds(region.outputs)
+    kinds = find_kinds(other.reference, region.outputs)
     names = [n for n in region.outputs if kinds[n] == VALUE]
     if unmatched := [n for n in names if n not in other.matches]:
         raise ModelError(
@@ -335,7 +337,7 @@ def _find_region(other: CandidateModel, region: Region) -> Region:
     boundary = {other._match_entering(n).name for n in region.inputs if n in other.matches}
 
     def follow(i: int) -> Iterator[int]:
-        for name, kind in graph.kinds(graph.reads[i]).items():
+        for name, kind in find_kinds(graph, graph.reads[i]).items():
             is_defined = name in graph.maker or name in graph.inputs
             if kind == VALUE and name not in boundary and is_defined:
                 yield _find_maker(other, name, boundary)
@@ -420,7 +422,7 @@ def translate_result(
     """
     if result.failure:
         return result
-    kinds = other.reference.kinds(region.outputs)
+    kinds = find_kinds(other.reference, region.outputs)
     samples = []
     for reference, outputs in zip(reference_values, result.tensors, strict=False):
         sample = {}
@@ -487,7 +489,7 @@ def find_other_types(other: CandidateModel) -> dict[str, tuple[str, str]]:
 
     The types are that of the output, and that to which it is converted.
     """
-    infos = other.reference.value_infos(other.reference.outputs)
+    infos = find_value_infos(other.reference, other.reference.outputs)
     expected = {name: read_type(v.type)[1] for name, v in infos.items() if name in other.matches}
     own = {name: other.matches[name].dtype for name in expected if not other.matches[name].scale}
     return {n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]}
@@ -501,7 +503,7 @@ def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[s
     shares: dict[str, float] = {}
     known = other._names
     for stored, scale in scales_of(other.graph).items():
-        real = other.graph.skip(stored, QUANTIZERS)
+        real = skip_operators(other.graph, stored, QUANTIZERS)
         name = known.get(stored) or known.get(real)
         if name is None or other.values is None or name not in values.records[0]:
             continue
@@ -540,6 +542,6 @@ def load_own_model(graph: Graph, folder: Path) -> CandidateModel | None:
     matches = read_document(
         folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case again"
     )
-    other = load(folder / "model.onnx").prepare()
+    other = prepare_graph(load(folder / "model.onnx"))
     share = measure_quantized(graph, other)
     return CandidateModel(graph, other, matches, None, unknown="", nearest=share)

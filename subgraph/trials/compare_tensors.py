@@ -26,8 +26,11 @@ from subgraph.comparison.pair import (
 from subgraph.documents import CommandLine, to_json
 from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE, Graph, as_graph
+from subgraph.graph.graph import Graph, as_graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.region import Region
+from subgraph.graph.selection import select
+from subgraph.graph.walks import find_ancestors_until, find_descendants
 from subgraph.inspection.drawn_network import make_labeled_network
 from subgraph.inspection.validate import explain_refusal
 from subgraph.log import log
@@ -698,7 +701,7 @@ class _OwnSteps:
         wrong = [row.index for row in bad if not self.excuse(row)]
         if self.clips and found.whole.fails and not wrong:
             return replace(self, clips=False).apply(found, names)
-        below = self.graph.descendants(wrong)
+        below = find_descendants(self.graph, wrong)
         excused = {row.tensor for row in bad if self.excuse(row) and row.index not in below}
         shown = [row for row in found.rows if row.tensor in names]
         rows = tuple(row.excuse() if row.tensor in excused else row for row in shown)
@@ -808,7 +811,7 @@ def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
     for word in at:
         tensors = _find_fitting(graph, names, word)
         if not tensors:
-            selection = graph.select(word)
+            selection = select(graph, word)
             tensors = (
                 {selection.tensor} if selection.tensor else set(graph.iter_outputs(selection.nodes))
             )
@@ -868,8 +871,8 @@ def _make_node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Re
     shared = model.comparable
     nodes = {i}
     if shared is not None:
-        nodes = graph.ancestors_until(
-            nodes, lambda name: name in shared or graph.kinds([name])[name] != VALUE
+        nodes = find_ancestors_until(
+            graph, nodes, lambda name: name in shared or find_kinds(graph, [name])[name] != VALUE
         )
     try:
         return regions.build_region(graph, nodes, [tuple(names)])

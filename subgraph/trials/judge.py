@@ -27,10 +27,12 @@ from subgraph.comparison.judge import (
 from subgraph.comparison.noise.noise import BatchNoise, assign_to_sample, make_batch
 from subgraph.comparison.where import limit_to_mask, select_elements
 from subgraph.errors import BackendError, InputError, ModelError
-from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_operator
 from subgraph.precision import Precision
 from subgraph.reach import flatten, group_values
 from subgraph.results.common import ScoreDocument
@@ -246,7 +248,7 @@ class Judge:
         values = self.model.values
         other = self.runtime.own_model
         sample = values.labels[k]
-        kinds = graph.kinds(region.outputs)
+        kinds = find_kinds(graph, region.outputs)
         noise = self.model.noise(region, k)
         scales = self.output_scales(region)
         coarse = not COARSE.isdisjoint(graph.ops[i] for i in region.nodes)
@@ -424,7 +426,7 @@ def _doubt_saturated(judge: Judge, given: Feeds, judgement: Judgement) -> Judgem
     """Withdraw the failure of a Sigmoid whose values all are about 0: kernels keep an error
     relative to 1 there, and the reference's own may be as large."""
     graph = judge.model.graph
-    is_saturating = graph.operator(judgement.name) in SATURATING
+    is_saturating = find_operator(graph, judgement.name) in SATURATING
     is_noise = judge.criterion.partition(":")[0] == "noise"
     if judgement.signature is not Signature.MISMATCH or not (is_noise and is_saturating):
         return judgement

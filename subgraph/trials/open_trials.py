@@ -17,6 +17,7 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, ModelError, UnknownName
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.quantization import scales_of
+from subgraph.graph.region import prepare_graph
 from subgraph.log import log
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -92,7 +93,7 @@ def open_trials(
         ModelError: no node computes an output. OutputError: nothing can be written.
     """
     rule = parse_criterion(setup.criterion)
-    graph.prepare()
+    prepare_graph(graph)
     _require_outputs(graph, setup.choice)
     samples = setup.feeding.plan(graph, graph.inputs)
     output = setup.output.absolute()
@@ -104,7 +105,7 @@ def open_trials(
         candidate = setup.candidate
         other = setup.candidate_model
         own_values = ReferenceValues(graph, reference, samples, scratch / "values")
-        theirs = load(other).prepare() if isinstance(other, Path) else None
+        theirs = prepare_graph(load(other)) if isinstance(other, Path) else None
         share = 0.0
         if theirs:
             folder = folders.make_numbered_folder(scratch, "quantized")

@@ -19,10 +19,12 @@ from statistics import fmean
 from typing import TypeVar
 
 from subgraph.errors import ModelError, OutOfTime
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.quantization import makes_steps
 from subgraph.graph.region import Region, find_upstream_until
+from subgraph.graph.walks import skip_operators
 from subgraph.reach import flatten
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import digest
@@ -175,7 +177,7 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     graph = model.graph
     whole = model.whole()
     quantizers = [i for i in whole.nodes if makes_steps(graph.nodes[i])]
-    kinds = graph.kinds(graph.makes[i][0] for i in quantizers)
+    kinds = find_kinds(graph, (graph.makes[i][0] for i in quantizers))
     quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]
     names = set(flatten(quantized))
     ends = [
@@ -201,7 +203,7 @@ def _find_requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
     """Return the codes themselves, and those that are dequantized to make them: a runtime may drop
     one of the two quantizers."""
     source = graph.reads[graph.maker[codes[0]]][0]
-    before = graph.skip(source, ("DequantizeLinear",))
+    before = skip_operators(graph, source, ("DequantizeLinear",))
     return {*codes} if before == source else {*codes, before}
 
 

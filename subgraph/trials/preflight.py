@@ -28,6 +28,7 @@ from subgraph.comparison.contract import (
 from subgraph.comparison.similarity.explanations import find_grid
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_producer_label
 from subgraph.inspection.validate import explain_refusal
 from subgraph.log import log
 from subgraph.precision import Precision
@@ -97,7 +98,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         for output in sorted({*model.outputs} - {*model.maker, *model.inputs, *model.weights}):
             hint = (
                 f"no node of {name} computes its output '{clean(output)}',"
-                f" as '{trials.graph.producer_label(output)}' does"
+                f" as '{find_producer_label(trials.graph, output)}' does"
             )
         what = f"the file as shipped does not load: {shipped.why}"
         refusal = Refused(what, hint, code="candidate.file-refused")

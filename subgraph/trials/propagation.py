@@ -23,6 +23,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_ancestors, find_descendants, iter_predecessors
 from subgraph.precision import Precision
 from subgraph.reach import restrict
 from subgraph.runtime.run_result import Feeds, RunResult
@@ -45,15 +46,15 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     graph = model.graph
     inside = set(region.nodes)
     needed = set(model.whole().nodes)
-    outside = (graph.descendants(inside) & needed) - inside
-    returning = outside & graph.ancestors(inside)
+    outside = (find_descendants(graph, inside) & needed) - inside
+    returning = outside & find_ancestors(graph, inside)
     values = _send_on(model, outside - returning, outputs)
     for detour in _split_into_parts(graph, returning):
         piece = region_of(model, detour)
         if piece is None or not differ(model, piece.inputs, outputs):
             continue
         left = model.run_on_reference(piece, outputs)
-        sent = _send_on(model, (graph.descendants(detour) & needed) - detour, left)
+        sent = _send_on(model, (find_descendants(graph, detour) & needed) - detour, left)
         values = [
             _add_sent(model, *row) for row in zip(model.values.records, values, sent, strict=True)
         ]
@@ -81,7 +82,7 @@ def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
 
 def _split_into_parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     """Return the weakly connected parts of some nodes, in topological order of their first node."""
-    parents = {i: list(graph.predecessors(i)) for i in nodes}
+    parents = {i: list(iter_predecessors(graph, i)) for i in nodes}
     parts = split_components(parents, nodes)
     return sorted(parts, key=lambda part: min(map(graph.rank.__getitem__, part)))
 

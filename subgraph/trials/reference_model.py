@@ -23,7 +23,8 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import OutOfTime, SubcutError, WorkerDied
 from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
-from subgraph.graph.graph import CONSTANT, SHAPE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import CONSTANT, SHAPE, find_kinds
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.reach import flatten, pick
@@ -129,7 +130,7 @@ class ReferenceModel:
         """
         whole = self.whole()
         names = list(self.graph.iter_outputs(whole.nodes))
-        kinds = self.graph.kinds(names)
+        kinds = find_kinds(self.graph, names)
         read = set(self.graph.iter_inputs(whole.nodes)) | set(self.outputs)
         comparable = kinds.keys() if self.comparable is None else self.comparable
         return [
@@ -278,11 +279,8 @@ def has_forms_of(model: ReferenceModel, values: Feeds, names: Sequence[str]) -> 
 
 
 def _build_region_of(model: ReferenceModel, further: Collection[str]) -> Region:
-    graph = model.graph
     outputs = [*model.outputs, *further]
-    region = regions.build_region(
-        graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs]
-    )
+    region = regions.find_upstream(model.graph, outputs, keep_random=False)
     wanted = frozenset(outputs)  # without what only nodes that no output needs read
     return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
 

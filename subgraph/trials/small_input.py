@@ -17,7 +17,8 @@ from itertools import groupby
 import numpy as np
 
 from subgraph.errors import OutOfTime, SubcutError
-from subgraph.graph.graph import CONSTANT, Graph, load
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.region import Region
 from subgraph.graph.value_types import open_dimensions
 from subgraph.reach import ungroup
@@ -271,7 +272,7 @@ def _read_constants(graph: Graph, region: Region, folded: Collection[str]) -> se
     stack = list(graph.iter_inputs(region.nodes))
     while stack:
         name = stack.pop()
-        if name in found or name not in graph.maker or graph.kinds([name])[name] != CONSTANT:
+        if name in found or name not in graph.maker or find_kinds(graph, [name])[name] != CONSTANT:
             continue
         found.add(name)
         if name not in folded:

@@ -24,6 +24,7 @@ from subgraph.bodies.model import (
 )
 from subgraph.errors import SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.selection import select
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -110,7 +111,7 @@ def test_function_is_named_by_its_call(tmp_path: Path) -> None:
 def test_command_that_does_not_look_inside_says_so(name: str, holder: str, tmp_path: Path) -> None:
     """`draw`, `replace` and `remove`, for example, work on the graph around."""
     with pytest.raises(UnknownName) as raised:
-        text_models.load(tmp_path, TEXT).select(name)
+        select(text_models.load(tmp_path, TEXT), name)
     said = f"inside node '{holder}'" if holder else "no node or tensor 'first/neg'"
     assert said in raised.value.what
 

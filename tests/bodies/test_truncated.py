@@ -22,6 +22,7 @@ from subgraph.bodies.truncated import (
 )
 from subgraph.graph import graph as graphs
 from subgraph.graph.nested import all_nodes
+from subgraph.graph.region import prepare_graph
 
 X = bodies.values(1)
 # of what the Loop reads
@@ -31,7 +32,7 @@ TYPES = {"t3": helper.make_tensor_type_proto(TensorProto.FLOAT, bodies.SHAPE)}
 def loop(folder: Path) -> Body:
     planted = bodies.planted(1, ["Loop"])
     onnx.save(planted.model, folder / "m.onnx")
-    graph = graphs.load(folder / "m.onnx").prepare()
+    graph = prepare_graph(graphs.load(folder / "m.onnx"))
     found = split(graph, planted.path[0])
     assert found
     return open_body(graph, found[0])

@@ -28,6 +28,7 @@ from subgraph.commands import Result
 from subgraph.commands.resolve import shapes
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
+from subgraph.graph.selection import select
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference
@@ -138,7 +139,7 @@ def test_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path: 
 
     model = onnx.load(g.path, load_external_data=False)
     starts, ends = (
-        [i for text in texts for i in g.select(text).nodes] for texts in (case.start, case.end)
+        [i for text in texts for i in select(g, text).nodes] for texts in (case.start, case.end)
     )
     assert set(found.nodes) | set(found.random) == oracle.between(model, starts, ends)
     assert sorted(found.inputs) == edge.inputs.split()

@@ -15,6 +15,7 @@ from fixtures import graphs, oracle
 from subgraph.errors import ModelError
 from subgraph.graph import graph, protobuf
 from subgraph.graph.cut import cut, structure_problem
+from subgraph.graph.region import prepare_graph
 from subgraph.graph.value_types import DeclaredTensor
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
@@ -57,7 +58,7 @@ def test_types_stay_in_the_order_of_the_file(prepared: bool, tmp_path: Path) -> 
 
     nodes = "a = Relu(x) b = Neg(a) c = Abs(b) d = Neg(c) e = Abs(d) y = Neg(e)"
     g = text_models.load(tmp_path, f"g (float[2] x) => (float[2] y) {{ {nodes} }}", declare)
-    made = cut(g.prepare() if prepared else g, "#1", "#5").to_model()
+    made = cut(prepare_graph(g) if prepared else g, "#1", "#5").to_model()
     assert [info.name for info in made.graph.value_info] == ["e", "b", "d", "c"]
 
 

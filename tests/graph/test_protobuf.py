@@ -18,6 +18,7 @@ from fixtures import graphs
 from subgraph.errors import DataError, ModelError, OutputError
 from subgraph.graph import graph, protobuf
 from subgraph.graph.cut import cut
+from subgraph.graph.value_types import find_declared_types
 from subgraph.storage import dtypes, folders
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -272,7 +273,7 @@ def test_damaged_declaration_is_found_when_it_is_needed(
         model.SerializeToString().replace(declared, declared[:2] + b"\xff" + declared[3:])
     )
     with raises(ModelError, "model.damaged"):
-        graph.load(path).find_declared_types()
+        find_declared_types(graph.load(path))
 
 
 # ------------------------------------------------------------ weights

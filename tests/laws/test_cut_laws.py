@@ -28,6 +28,9 @@ from subgraph.errors import NoRegion
 from subgraph.graph import graph, region
 from subgraph.graph.cut import cut
 from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import find_kinds
+from subgraph.graph.region import prepare_graph
+from subgraph.graph.value_types import find_value_infos
 from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
@@ -403,10 +406,12 @@ def test_prepared_graph_gives_the_same_regions_and_cuts(
 ) -> None:
     with saved(model) as path:
         plain = graph.load(path)
-        prepared = graph.load(path).prepare()
+        prepared = prepare_graph(graph.load(path))
         chosen = data.draw(st.sets(st.integers(0, len(plain.nodes) - 1), min_size=1))
         want = region.build_region(plain, chosen)
         assert region.build_region(prepared, chosen) == want
         names = [*plain.maker, *plain.inputs, *plain.weights]
-        assert prepared.kinds(names) == plain.kinds(names)
-        assert list(prepared.value_infos(names).items()) == list(plain.value_infos(names).items())
+        assert find_kinds(prepared, names) == find_kinds(plain, names)
+        assert list(find_value_infos(prepared, names).items()) == list(
+            find_value_infos(plain, names).items()
+        )

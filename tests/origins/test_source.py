@@ -18,6 +18,7 @@ import pytest
 from subgraph import plugins
 from subgraph.documents import schema
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.selection import select
 from subgraph.origins.source import LONGEST, Source, find_source, parse_module_path
 from subgraph.reports import render_document
 from subgraph.results import parse, type_of
@@ -33,7 +34,7 @@ LINE = "mix.qkv (Linear) at project/torch_networks.py:"
 
 
 def of(graph: Graph, node: str) -> Source | None:
-    return find_source(graph, graph.select(node).nodes[0])
+    return find_source(graph, select(graph, node).nodes[0])
 
 
 def node(**metadata: str) -> Any:

@@ -19,6 +19,8 @@ from subgraph.cases.case import Case, ResultPlace
 from subgraph.errors import InputError, ModelError, Refused, UnknownName
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
+from subgraph.graph.walks import find_descendants
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.reference import Reference
@@ -475,11 +477,11 @@ def test_networks_of_the_onnx_package_are_cut_in_the_middle(path: Path, cases: C
     trunk = [
         i
         for i in g.in_order(range(len(g.nodes)))
-        if g.kinds(g.makes[i][:1]) == {g.makes[i][0]: graph.VALUE}
+        if find_kinds(g, g.makes[i][:1]) == {g.makes[i][0]: VALUE}
     ]
     first = trunk[len(trunk) * 4 // 10]
     last = trunk[len(trunk) * 6 // 10]
-    below = g.descendants([first])
+    below = find_descendants(g, [first])
     last = next(i for i in trunk[trunk.index(last) :] if i in below)
     (case,) = cases(g, f"#{first}", f"#{last}")
     assert case.manifest.check.status == "identical"

@@ -17,7 +17,9 @@ import pytest
 
 from fixtures.dags import random_dag
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
+from subgraph.graph.walks import find_ancestors
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
@@ -132,12 +134,12 @@ def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_
     floats: list[int] = []
     while not floats:
         graph = text_models.read(tmp_path, random_dag(rng, 14, with_if=False))
-        needed = graph.in_order(graph.ancestors(graph.maker[n] for n in graph.outputs))
+        needed = graph.in_order(find_ancestors(graph, graph.producers(graph.outputs)))
         ops = ("MatMul", "Relu", "Tanh", "Sigmoid", "Neg", "Sub", "Mul")
         floats = [
             i
             for i in needed
-            if graph.ops[i] in ops and graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE
+            if graph.ops[i] in ops and find_kinds(graph, graph.makes[i])[graph.makes[i][0]] == VALUE
         ]
     guilty = int(rng.choice(floats))
     trials = ask(graph, add=f"{graph.label(guilty)}:0.5")

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 from subgraph.graph.graph import load
+from subgraph.graph.region import prepare_graph
 from subgraph.runtime.backends import _ort_providers, ort
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.trials import computed_by
@@ -30,7 +31,7 @@ def model(tmp_path: Path) -> Path:
 
 def trials_of(model: Path, candidate: Candidate) -> Any:
     runtime = SimpleNamespace(candidate=candidate, own_model=None, is_manual=False)
-    graph = load(model).prepare()
+    graph = prepare_graph(load(model))
     judge = SimpleNamespace(model=SimpleNamespace(graph=graph), runtime=runtime)
     return SimpleNamespace(judge=judge, graph=graph, model=judge.model, runtime=runtime)
 

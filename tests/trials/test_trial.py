@@ -22,8 +22,10 @@ from onnx import helper, numpy_helper
 from fixtures.dags import random_dag
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE, Graph, load
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_ancestors
 from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -202,14 +204,14 @@ def test_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
     floats = [
         i
         for i in order
-        if graph.ops[i] in ops and graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE
+        if graph.ops[i] in ops and find_kinds(graph, graph.makes[i])[graph.makes[i][0]] == VALUE
     ]
     guilty = int(rng.choice(floats))
     trials = ask(graph, criterion="max_abs<1e-4", add=f"{graph.label(guilty)}:0.5")
     for lo, hi in rng.integers(0, len(order), (6, 2)):
         region = regions.build_region(graph, order[min(lo, hi) : max(lo, hi) + 1])
         trials.model.values.need([*graph.inputs, *region.inputs, *region.shapes, *region.outputs])
-        kinds = graph.kinds(region.outputs)
+        kinds = find_kinds(graph, region.outputs)
         if not any(kinds[n] == VALUE for n in region.outputs):
             continue
         fed = {n: loaded(trials, n) for n in trials.model.values.records[0]}
@@ -218,7 +220,7 @@ def test_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
     pieces = [
         regions.build_region(graph, [i])
         for i in order
-        if graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE
+        if find_kinds(graph, graph.makes[i])[graph.makes[i][0]] == VALUE
     ]
     assert [v.status for v in pooled_runs.verdicts(trials, pieces)] == [
         trials.verdict(p).status for p in pieces
@@ -226,7 +228,7 @@ def test_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
 
 
 def trials_nodes(graph: Graph) -> set[int]:
-    return set(graph.ancestors(graph.maker[n] for n in graph.outputs))
+    return find_ancestors(graph, graph.producers(graph.outputs))
 
 
 def loaded(trials: Trials, name: str, k: int = 0) -> Any:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from subgraph.comparison.float_types import FLOATS, coarsest
 from subgraph.comparison.noise.perturb import is_exact
 from subgraph.graph import protobuf
-from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import CONSTANT, SHAPE, VALUE, find_kinds
 from subgraph.graph.nested import all_nodes, attribute, find_called
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import (
@@ -32,6 +33,7 @@ from subgraph.graph.properties import (
 )
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_CARRIERS, makes_steps
 from subgraph.graph.region import Region
+from subgraph.graph.walks import iter_predecessors, skip_operators
 from subgraph.precision import Precision
 from subgraph.reach import flatten, reach, ungroup
 from subgraph.storage import dtypes
@@ -109,7 +111,7 @@ def find_rounding_sites(
         if n in graph.weights and graph.weights[n].data_type in _FLOAT_NUMBERS
     ]
     sites = RoundingSites(order, (*floats, *weights), noisy={*floats, *weights})
-    kinds = graph.kinds(graph.iter_outputs(order))
+    kinds = find_kinds(graph, graph.iter_outputs(order))
     shape_nodes = _find_shape_nodes(graph, order, kinds)
     used = set(graph.iter_inputs(order)) | set(region.outputs)
     rounded = []
@@ -144,7 +146,7 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
 
     Casts can follow the operator. Returns None for other outputs.
     """
-    output = graph.skip(output, ("Identity", "Cast"))
+    output = skip_operators(graph, output, ("Identity", "Cast"))
     i = graph.maker.get(output)
     if i is None or graph.ops[i] not in RANKS or graph.nodes[i].domain not in STANDARD:
         return None
@@ -175,8 +177,8 @@ def _find_shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, in
 
     for i in inside:
         names = (graph.nodes[i].input[k] for k in parameter_positions(graph.nodes[i]))
-        seeds.update(filter(feeds, (graph.maker[name] for name in names if name in graph.maker)))
-    return reach(seeds, lambda i: filter(feeds, graph.predecessors(i)))
+        seeds.update(filter(feeds, graph.producers(names)))
+    return reach(seeds, lambda i: filter(feeds, iter_predecessors(graph, i)))
 
 
 def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:

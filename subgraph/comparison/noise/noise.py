@@ -35,6 +35,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import TFLITE, constant_scale, makes_steps, step_of
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_ancestors_until, find_operator
 from subgraph.precision import Precision
 from subgraph.reach import index_by_name
 from subgraph.runtime.reference import Reference
@@ -213,7 +214,7 @@ class RegionNoise:
             i = graph.maker.get(graph.reads[i][0], -1)
             source = graph.reads[i][0] if graph.ops[i] == "QuantizeLinear" else source
         makers = [graph.maker[source]] if source in graph.maker else []
-        nodes = graph.ancestors_until(makers, self.region.inputs.__contains__)
+        nodes = find_ancestors_until(graph, makers, self.region.inputs.__contains__)
         nodes &= {*self.region.nodes}
         return None if any(makes_steps(graph.nodes[k]) for k in nodes) else nodes
 
@@ -265,7 +266,7 @@ class OutputNoise(Noise):
         return self.region.array(self.region.runs(NoiseRun(claim, rounded=True))[0], self.output)
 
     def op_type(self) -> str:
-        return self.region.graph.operator(self.output)
+        return find_operator(self.region.graph, self.output)
 
     def coarsest_type(self) -> str:
         return self.region.sampler.sites.coarsest[self.output]

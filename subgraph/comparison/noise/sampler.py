@@ -43,6 +43,7 @@ from subgraph.graph.opsets import opset_of
 from subgraph.graph.properties import SUMS
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
+from subgraph.graph.walks import find_operator
 from subgraph.precision import Precision
 from subgraph.reach import drop_repeats, pick
 from subgraph.runtime.reference import Reference
@@ -187,7 +188,11 @@ class NoiseSampler:
 
     def ties(self, folder: Path) -> NoiseRunDocument:
         """Return whether many sums are equal, because all weights are the same, for example."""
-        sums = [n for n in _find_floats(self, self.sites.rounded) if self.graph.operator(n) in SUMS]
+        sums = [
+            n
+            for n in _find_floats(self, self.sites.rounded)
+            if find_operator(self.graph, n) in SUMS
+        ]
         return NoiseRunDocument(
             (),
             any(perturb.has_repeats(load_array(r)) for r in self._run_unperturbed(sums).values()),

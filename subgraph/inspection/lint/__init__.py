@@ -30,7 +30,8 @@ from typing import TypeAlias
 from subgraph import plugins
 from subgraph.documents import absent
 from subgraph.errors import ModelError, UsageError
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.inspection.lint._places import LintNode, Numbers, Scope, all_scopes, numbers_of
 from subgraph.inspection.overflow import Overflow
@@ -168,7 +169,7 @@ class LintContext:
     def depends_on_values(self, node: LintNode, names: Iterable[str]) -> bool:
         """Return whether an input depends on values of model inputs (in bodies: always true)."""
         tensors = [name for name in names if name]
-        return node.scope is not self.scopes[0] or VALUE in self.graph.kinds(tensors).values()
+        return node.scope is not self.scopes[0] or VALUE in find_kinds(self.graph, tensors).values()
 
     @cached_property
     def numbers(self) -> list[Numbers]:

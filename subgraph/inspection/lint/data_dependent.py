@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from subgraph.graph.properties import VALUE_SIZED
+from subgraph.graph.walks import find_descendants
 from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.text import count
 
@@ -21,7 +22,7 @@ def check(context: LintContext) -> Issues:
     ranked = context.nodes("TopK")
     open_k = [n for n in ranked if n.input(1) and n.constant(1) is None]
     sized += [n for n in open_k if context.depends_on_values(n, [n.input(1)])]
-    affected = len(context.graph.descendants({n.top for n in sized if n.top is not None}))
+    affected = len(find_descendants(context.graph, {n.top for n in sized if n.top is not None}))
     where = ""
     if affected > len(sized):
         where = f", as do {count(affected, 'node')} from the first such on"

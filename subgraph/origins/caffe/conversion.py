@@ -14,6 +14,7 @@ from pathlib import Path
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.walks import iter_predecessors
 from subgraph.log import log
 from subgraph.origins.caffe import caffemodel, messages, onnx_model
 from subgraph.origins.caffe.messages import Message
@@ -187,6 +188,8 @@ def expand_layers(graph: Graph, words: Sequence[str]) -> list[str]:
         nodes = [
             i for i, node in enumerate(graph.nodes) if protobuf.doc_text(node.doc_string) == word
         ]
-        first = [graph.node_names[i] for i in nodes if not set(graph.predecessors(i)) & set(nodes)]
+        first = [
+            graph.node_names[i] for i in nodes if not set(iter_predecessors(graph, i)) & set(nodes)
+        ]
         out += first if len(nodes) > 1 else [word]
     return out

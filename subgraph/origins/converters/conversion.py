@@ -13,7 +13,7 @@ from subgraph import children, system
 from subgraph.errors import ModelError, ResultExists, UsageError, explain_os_error
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
-from subgraph.graph.value_types import read_type
+from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.origins.converters import Converter
 from subgraph.origins.converters.script_main import UNPAIRED
 from subgraph.storage import folders
@@ -135,7 +135,7 @@ def record_original(
         old.unlink(missing_ok=True)
     asked = folder / ".asked.json"
     model = original.model
-    types = graph.find_declared_types(graph.outputs)
+    types = find_declared_types(graph, graph.outputs)
     asks = {
         "samples": [{name: str(file) for name, file in sample.items()} for sample in samples],
         "outputs": {

@@ -21,8 +21,10 @@ from typing import Any
 from subgraph import system
 from subgraph.documents import to_json
 from subgraph.errors import ArgumentTypeError, InputError, ResultExists, UsageError
-from subgraph.graph.graph import VALUE, Graph, load
-from subgraph.graph.value_types import read_type
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.kinds import VALUE, find_kinds
+from subgraph.graph.value_types import find_declared_types, read_type
+from subgraph.graph.walks import find_operator
 from subgraph.origins.source import SCOPE_NAMES, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
 from subgraph.reach import group_values, invert
@@ -269,8 +271,8 @@ class ScopedTensors:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        kinds = graph.kinds(graph.maker)
-        self._types = graph.find_declared_types()
+        kinds = find_kinds(graph, graph.maker)
+        self._types = find_declared_types(graph)
         self._inside: dict[str, list[int]] = {}  # scope → nodes directly in it that carry values
         self._below: dict[str, set[int]] = {}  # scope → nodes in it or in scopes inside it
         for i in graph.order:
@@ -317,7 +319,7 @@ class ScopedTensors:
 
     def is_foldable(self, tensor: str) -> bool:
         """Return whether the node of a tensor may hold a normalization as well."""
-        return self._graph.operator(tensor) in FOLDED
+        return find_operator(self._graph, tensor) in FOLDED
 
 
 def _read_scopes(graph: Graph, index: int) -> list[str]:

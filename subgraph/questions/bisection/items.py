@@ -12,10 +12,12 @@ from itertools import pairwise
 from operator import attrgetter
 
 from subgraph.graph import region as regions
-from subgraph.graph.graph import SHAPE, VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import SHAPE, VALUE, find_kinds
 from subgraph.graph.region import Region
+from subgraph.graph.walks import iter_predecessors
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import flatten, group_values, invert, ungroup
+from subgraph.reach import flatten, group_values, invert, pick, ungroup
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
@@ -48,9 +50,9 @@ class NodeItems:
     def parents(self) -> list[list[int]]:
         """Per item, the items whose outputs it reads."""
         item = invert(enumerate(self.groups))
-        before = self.graph.predecessors
+        graph = self.graph
         return [
-            sorted({item[b] for b in flatten(map(before, group)) if b in item} - {k})
+            sorted(set(pick(item, graph.producers(graph.iter_inputs(group))).values()) - {k})
             for k, group in enumerate(self.groups)
         ]
 
@@ -98,7 +100,7 @@ def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
     other = trials.runtime.own_model
     graph = model.graph
     nodes = model.whole().nodes
-    kinds = graph.kinds(list(graph.iter_outputs(nodes)))
+    kinds = find_kinds(graph, list(graph.iter_outputs(nodes)))
     least = VALUE if model.freeze else SHAPE
     suspects = [
         i
@@ -123,7 +125,7 @@ def _join(
     import networkx  # slow to import, and needed for few bisections
 
     inside = set(nodes)
-    kinds = graph.kinds(graph.maker)
+    kinds = find_kinds(graph, graph.maker)
     joins = networkx.Graph()
     joins.add_nodes_from(nodes)
     for i in nodes:
@@ -140,7 +142,7 @@ def _join(
     flow.add_nodes_from(group.values())
     flow.add_edges_from(
         (group[b], group[i])
-        for i, b in ungroup((i, graph.predecessors(i)) for i in nodes)
+        for i, b in ungroup((i, iter_predecessors(graph, i)) for i in nodes)
         if b in inside and group[b] != group[i]
     )
     acyclic = networkx.condensation(flow)

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from subgraph.errors import ModelError
-from subgraph.graph.graph import VALUE as GIVEN, load
-from subgraph.graph.region import Region
+from subgraph.graph.graph import load
+from subgraph.graph.kinds import VALUE as GIVEN, find_kinds
+from subgraph.graph.region import Region, prepare_graph
 from subgraph.graph.rewrites import (
     STRONGEST,
     VALUE,
@@ -80,7 +81,7 @@ class ModelRewriter(NodeItems):
         """Yield each change that the means allow, with the items that it separates."""
         graph = self.graph
         item = invert(enumerate(self.groups))
-        kinds = graph.kinds(graph.iter_inputs(item))
+        kinds = find_kinds(graph, graph.iter_inputs(item))
         for i, k in item.items():
             for name in graph.reads[i] if self.has_barriers else ():
                 is_weight = self.means is Means.CONSTANTS and self.model.is_weight(name)
@@ -209,7 +210,7 @@ class ModelRewriter(NodeItems):
 
 def view_file(trials: Trials, path: Path) -> ReferenceModel:
     """Return a rewritten model on the reference."""
-    return replace(trials.model, graph=load(path).prepare(), cache=ReferenceCache())
+    return replace(trials.model, graph=prepare_graph(load(path)), cache=ReferenceCache())
 
 
 def run_file(trials: Trials, path: Path, repetition: int = 0, *, fresh: bool = False) -> RunResult:

@@ -16,7 +16,7 @@ from typing import Any
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import ModelError, UnknownName, UsageError, explain_os_error
 from subgraph.graph.graph import Graph
-from subgraph.graph.value_types import read_type
+from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.reach import group_values, pick
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, StringMap, frozen
@@ -339,7 +339,7 @@ def find_declared_type(graph: Graph, name: str) -> tuple[str, str, Dims]:
     Raises:
         ModelError: it declares no type.
     """
-    types = graph.find_declared_types([name])
+    types = find_declared_types(graph, [name])
     if name not in types:
         raise ModelError(f"the model declares no type of '{name}'", code="loop.no-type")
     return read_type(types[name])

@@ -146,7 +146,7 @@ class LoweredModels:
         nodes = {i for i, _ in reads if i != OUTPUT}
         for _ in range(rounds):
             names = chain(outputs, graph.iter_inputs(nodes))
-            nodes |= {graph.maker[name] for name in names if name in graph.maker}
+            nodes |= set(graph.producers(names))
         order = graph.in_order(nodes)
         tensors = list(graph.iter_outputs(order))
         return Kept([graph.label(i) for i in order], tensors, outputs)

@@ -16,6 +16,7 @@ from subgraph.cases.case import ResultPlace, free_place, source_of
 from subgraph.errors import ArgumentTypeError, ModelError, OutOfTime, UsageError
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.opsets import opset_of
+from subgraph.graph.region import prepare_graph
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.project import parse_seconds
@@ -336,7 +337,7 @@ def _require_unchanged(graph: Graph, feeding: Feeding, model: ReferenceModel) ->
     """
     folder = model.scratch / "original"
     own = ReferenceValues(
-        graph.prepare(), model.reference, feeding.plan(graph, graph.inputs), folder
+        prepare_graph(graph), model.reference, feeding.plan(graph, graph.inputs), folder
     )
     is_converted = opset_of(graph.model) != opset_of(model.graph.model)
     how = "converted to a newer opset" if is_converted else "folded and scaled"

@@ -18,7 +18,8 @@ import numpy as np
 
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.nested import bodies
 from subgraph.graph.opsets import STANDARD, opset_of, schema
 from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEIGHTS
@@ -162,7 +163,7 @@ def blocks(graph: Graph) -> dict[int, str]:
     Complexity: linear in the nodes.
     """
     order = graph.order
-    kinds = graph.kinds(list(flatten(graph.makes)))
+    kinds = find_kinds(graph, list(flatten(graph.makes)))
     last = invert((k, graph.reads[i]) for k, i in enumerate(order)) | dict.fromkeys(
         graph.outputs, len(order)
     )
@@ -229,7 +230,7 @@ def round_nodes(graph: Graph, precision: Precision) -> Twin:
 def lower_by_command(graph: Graph, precision: Precision) -> Twin:
     """Return the twin of every node that computes values, which the candidate's
     converter lowers."""
-    kinds = graph.kinds(list(flatten(graph.makes)))
+    kinds = find_kinds(graph, list(flatten(graph.makes)))
     lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
     return Twin(precision, by_command=frozenset(lowered))
 

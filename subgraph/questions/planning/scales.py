@@ -25,6 +25,7 @@ from subgraph.editing.draft import Draft
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import assign, attribute
 from subgraph.graph.properties import CHANNEL_AXES, FEATURE_AXES
+from subgraph.graph.region import prepare_graph
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection.overflow import (
     RULE_OF,
@@ -155,7 +156,7 @@ def quantize(
 ) -> Graph:
     """Return the model quantized by onnxruntime, calibrated on the inputs, in a new folder."""
     folder.mkdir()
-    return load(quantize_model(graph, values.records, to, None, folder, deadline)).prepare()
+    return prepare_graph(load(quantize_model(graph, values.records, to, None, folder, deadline)))
 
 
 def find_channel_exponents(values: ReferenceValues, scaling: Scaling) -> dict[str, Array]:

@@ -312,10 +312,7 @@ class ExpectedOutputs:
 
     def _measure_region_noise(self, example: Example, scratch: Path) -> RegionNoise:
         graph = graphs.load(example.model)
-        made = [n for n in graph.outputs if n in graph.maker]
-        region = regions.build_region(
-            graph, graph.ancestors(graph.maker[n] for n in made), [(n,) for n in made]
-        )
+        region = regions.find_upstream(graph, graph.outputs, keep_random=False)
         scratch.mkdir()
         with self._lock:
             self._reference = self._reference or Reference(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Sequence
 
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
+from subgraph.graph.walks import find_operator
 from subgraph.origins.source import PARAMETER, parse_module_path
 from subgraph.reach import flatten
 from subgraph.recordings.dumps import DumpEntry
@@ -131,7 +132,7 @@ def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
 
 def find_dropped_input(graph: Graph, tensor: str) -> Strings:
     """Find what an activation reads that a tool may drop, as the rounding clips too."""
-    if graph.operator(tensor) not in FOLDED or tensor in graph.outputs:
+    if find_operator(graph, tensor) not in FOLDED or tensor in graph.outputs:
         return ()
     return tuple(n for n in graph.reads[graph.maker[tensor]][:1] if n in graph.maker)
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf, region as regions
+from subgraph.graph.walks import find_descendants
 from subgraph.precision import Precision
 from subgraph.reach import flatten, group_values, pick
 from subgraph.recordings.dumps import DumpEntry
@@ -182,7 +183,7 @@ class Unnamed:
         first, *others = sorted(
             equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1
         )
-        below = graph.descendants(graph.maker[n] for n in (first,) if n in graph.maker)
+        below = find_descendants(graph, graph.producers((first,)))
         values = [self.fit.reference(n) for n in (first, *others)]
         same = all(graph.maker.get(n) in below for n in others) and all(
             a is not None and b is not None and has_same_numbers(a, b) for a, b in pairwise(values)

@@ -11,6 +11,7 @@ from subgraph import plugins
 from subgraph.errors import BackendError, InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load as load_graph
+from subgraph.graph.region import prepare_graph
 from subgraph.graph.value_types import read_type
 from subgraph.lazy import np
 from subgraph.origins.torch import program as programs
@@ -91,7 +92,7 @@ def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
             exported from.
     """
     torch = programs.import_torch()
-    graph = load_graph(Path(model)).prepare()
+    graph = prepare_graph(load_graph(Path(model)))
     module, args, options = _call_function(file, build, graph)
     kwargs = options.pop("kwargs", None) or {}
     try:

@@ -20,11 +20,13 @@ import numpy as np
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES, SQUASHES
 from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region, find_upstream_until
+from subgraph.graph.walks import find_ancestors_until, find_operator, iter_successors
 from subgraph.inspection.lint.coarse_step import STEPS
 from subgraph.inspection.summary import attribute_text
 from subgraph.reach import flatten, reach
@@ -156,7 +158,7 @@ class _Side:
 
 def _make_side(graph: Graph, values: ReferenceValues | None, nodes: Iterable[int]) -> _Side:
     nodes = [i for i in graph.in_order(nodes) if graph.ops[i] != "Constant"]
-    kinds = graph.kinds(graph.iter_inputs(nodes))
+    kinds = find_kinds(graph, graph.iter_inputs(nodes))
     constants = {}
     computed = []
     for name, kind in kinds.items():
@@ -304,7 +306,7 @@ def _list_carried(graph: Graph, j: int) -> set[str]:
     """List a node's outputs, and those of quantizers downstream, which carry its values on."""
 
     def follow(i: int) -> Iterator[int]:
-        return (k for k in graph.successors(i) if graph.ops[k] in AXIS)
+        return (k for k in iter_successors(graph, i) if graph.ops[k] in AXIS)
 
     return set(graph.iter_outputs(reach([j], follow)))
 
@@ -436,16 +438,16 @@ def _list_folded(ours: Graph, theirs: Graph, name: str) -> list[str]:
     """List the nodes that compute a constant of our side, and that the other model lacks."""
 
     def is_value(tensor: str) -> bool:
-        return ours.kinds([tensor])[tensor] == VALUE
+        return find_kinds(ours, [tensor])[tensor] == VALUE
 
-    nodes = ours.in_order(ours.ancestors_until(ours.producers([name]), is_value))
+    nodes = ours.in_order(find_ancestors_until(ours, ours.producers([name]), is_value))
     known = theirs.maker.keys()
     return [clean(ours.label(i)) for i in nodes if known.isdisjoint(ours.makes[i])]
 
 
 def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> bool:
     """Return whether their constant is dequantized from the nearest codes of our constant."""
-    if graph.operator(name) != "DequantizeLinear" or ours.shape != theirs.shape:
+    if find_operator(graph, name) != "DequantizeLinear" or ours.shape != theirs.shape:
         return False
     scale = constant_scale(graph, graph.nodes[graph.maker[name]], *SCALES["DequantizeLinear"])
     apart = np.max(np.abs(ours - theirs), initial=0.0)
@@ -515,7 +517,7 @@ def _iter_coarse(
         share = shares.get(name, 0.0) if name in region.outputs else 0.0
         if share >= MIN_CLIPPED:
             text = f"clips {100 * share:.2g} % of our values"
-        elif lost >= MIN_LOST and graph.operator(name) not in SQUASHES:
+        elif lost >= MIN_LOST and find_operator(graph, name) not in SQUASHES:
             text = f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
         else:
             continue

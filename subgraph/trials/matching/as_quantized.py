@@ -19,6 +19,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import attribute
 from subgraph.graph.quantization import unpack_blocks
+from subgraph.graph.region import prepare_graph
 from subgraph.storage.dtypes import bits_of, name_of
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Arrays, frozen
@@ -135,7 +136,7 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> QuantizedRef
             _set_values(node.attribute[0].t, found[node.output[0]])
     file = folder / graph.path.name
     protobuf.write(model, graph.path, file)
-    return QuantizedReference(load(file).prepare(), share)
+    return QuantizedReference(prepare_graph(load(file)), share)
 
 
 def measure_quantized(graph: Graph, other: Graph) -> float:

@@ -22,10 +22,12 @@ import numpy as np
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import UnknownName, UsageError
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
+from subgraph.graph.walks import find_ancestors, find_descendants, find_operator, skip_operators
 from subgraph.reach import group_values
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
@@ -235,8 +237,8 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
 def value_tensors(graph: Graph) -> list[str]:
     """Return inputs, and tensors that depend on their values, of nodes that an output needs, in
     topological order."""
-    kinds = graph.kinds(graph.maker)
-    nodes = graph.ancestors(graph.maker[n] for n in graph.outputs if n in graph.maker)
+    kinds = find_kinds(graph, graph.maker)
+    nodes = find_ancestors(graph, graph.producers(graph.outputs))
     made = list(graph.iter_outputs(graph.in_order(nodes)))
     return [*graph.inputs, *(n for n in made if kinds[n] == VALUE)]
 
@@ -280,21 +282,21 @@ def _find_by_name(
         return
     graph = reference.graph
     other = candidate.graph
-    before = graph.skip(name, FOLDED_IN_TFLITE)
+    before = skip_operators(graph, name, FOLDED_IN_TFLITE)
     codes = _find_codes(other, name)
     words = [before] if before != name and _has_fused_activation(other, before) else []
     words += [] if codes in graph.maker else [codes]
     is_activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
     own = (name, *(name + ending for ending in ENDINGS))
     words += [n for n in own if not (is_activated and _has_fused_activation(other, n))]
-    before = graph.skip(name, WORK_OF_QUANTIZERS)
+    before = skip_operators(graph, name, WORK_OF_QUANTIZERS)
     words += [before + ending for ending in ENDINGS] if before != name else []
     yield from ((target, "name") for target in words if target in targets)
 
 
 def _is_taken(graph: Graph, name: str, target: str, matches: Matches) -> bool:
     """Return whether the input of a Relu is matched with a tensor that its output can be, too."""
-    before = matches.get(graph.skip(name, WORK_OF_QUANTIZERS))
+    before = matches.get(skip_operators(graph, name, WORK_OF_QUANTIZERS))
     return before is not None and before.name == target != name
 
 
@@ -359,14 +361,14 @@ def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: in
 
 def _reads_any(graph: Graph, name: str, names: Collection[str]) -> bool:
     """Return whether the node that computes a tensor keeps the order of axes of one of these."""
-    is_kept = name in graph.maker and graph.operator(name) not in MIXES_AXES
+    is_kept = name in graph.maker and find_operator(graph, name) not in MIXES_AXES
     return is_kept and not {*graph.reads[graph.maker[name]]}.isdisjoint(names)
 
 
 def _are_plain_transposes(ours: Graph, name: str, theirs: Graph, matches: Matches) -> bool:
     """Return whether a tensor of one name is a Transpose in both models, of a tensor in the order
     of our axes."""
-    if {ours.operator(name), theirs.operator(name)} != {"Transpose"}:
+    if {find_operator(ours, name), find_operator(theirs, name)} != {"Transpose"}:
         return False
     before = matches.get(ours.reads[ours.maker[name]][0])
     return before is not None and not before.perm
@@ -547,7 +549,7 @@ def _select_mutual(
 
 def _find_original(graph: Graph, name: str) -> str:
     """Return the tensor that this one is a copy of; the tensor itself if it is not a copy."""
-    return graph.skip(name, COPIES)
+    return skip_operators(graph, name, COPIES)
 
 
 def _is_first_copy(graph: Graph, name: str, rivals: Iterable[str]) -> bool:
@@ -580,8 +582,8 @@ def _keeps_order(
     ]
     if not crossing:
         return True
-    above = reference.ancestors([own])
-    below = reference.descendants([own])
-    higher = candidate.ancestors([its])
-    lower = candidate.descendants([its])
+    above = find_ancestors(reference, [own])
+    below = find_descendants(reference, [own])
+    higher = find_ancestors(candidate, [its])
+    lower = find_descendants(candidate, [its])
     return not any((i in above and j in lower) or (i in below and j in higher) for i, j in crossing)

@@ -21,12 +21,14 @@ from subgraph.comparison.pair import Pair, relative_l2
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, ModelError, SubcutError, UsageError
 from subgraph.graph.cut import Cut, cut_region
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.quantization import scales_of
 from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
+from subgraph.graph.walks import find_descendants, find_operator
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.reach import reach, ungroup
@@ -103,7 +105,7 @@ def pair_models(
             break
         pair = replace(pair, matches=more)
     wanted = (choice or OutputChoice()).select(n for n in graph.outputs if n in graph.maker)
-    unmatched = [n for n in wanted if graph.kinds([n])[n] == VALUE and n not in pair.matches]
+    unmatched = [n for n in wanted if find_kinds(graph, [n])[n] == VALUE and n not in pair.matches]
     if unmatched:
         raise UsageError(
             f"the output '{unmatched[0]}' is not in {other.path.name}",
@@ -222,7 +224,7 @@ def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
             reason = e.what
         if len(some) == 1:
             reasons.append(reason)
-            broken.update(graph.descendants([graph.maker[some[0]]]))
+            broken.update(find_descendants(graph, [graph.maker[some[0]]]))
             return
         need(some[: len(some) // 2])
         need(some[len(some) // 2 :])
@@ -601,7 +603,7 @@ def _rank_use(tests: MeaningTests, match: MatchedTensor, name: str) -> tuple[flo
     A distance from `MAX_ALIKE` on counts as `MAX_ALIKE`.
     """
     models = (tests.pair.reference, name), (tests.pair.graph, match.name)
-    operators = {graph.operator(tensor) for graph, tensor in models}
+    operators = {find_operator(graph, tensor) for graph, tensor in models}
     own = match.to_real(tests.records[match.name].array())
     apart = relative_l2(tests.values.records[0][name].array(), own)
     return min(apart, MAX_ALIKE), len(operators) > 1
@@ -611,4 +613,4 @@ def _find_kind(tests: MeaningTests, name: str) -> tuple[str, frozenset[str]]:
     """Return the operator that computes a tensor of the reference's model, and those that read
     it."""
     graph = tests.pair.reference
-    return graph.operator(name), frozenset(graph.ops[i] for i in graph.readers.get(name, ()))
+    return find_operator(graph, name), frozenset(graph.ops[i] for i in graph.readers.get(name, ()))

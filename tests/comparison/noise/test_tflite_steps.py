@@ -16,7 +16,7 @@ import subgraph
 from subgraph.comparison.noise.instrument import MARK, add_steps
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.noise.perturb import STEP_SHARE, random_steps
-from subgraph.graph.region import build_region
+from subgraph.graph.region import build_region, prepare_graph
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import default_for
@@ -107,7 +107,7 @@ def test_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(
 @pytest.fixture
 def float_noise(tmp_path: Path) -> Iterator[RegionNoise]:
     """The noise of a Conv of the float model: its input, weights and result."""
-    graph = subgraph.load(MODEL.with_name("float.tflite")).prepare()
+    graph = prepare_graph(subgraph.load(MODEL.with_name("float.tflite")))
     with default_for(graph) as reference:
         samples = Feeding((str(MODEL.with_name("image.npy")),)).plan(graph, graph.inputs)
         values = ReferenceValues(graph, reference, samples, tmp_path / "values")

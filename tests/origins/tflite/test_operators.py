@@ -20,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 
 import subgraph
 from subgraph.errors import BackendError, SubcutError, UsageError
-from subgraph.graph.region import find_region
+from subgraph.graph.region import find_region, prepare_graph
 from subgraph.storage.file_kinds import Family, find_family, is_of_tflite
 from subgraph.types import Array
 from tests.helpers.facts import has_line
@@ -198,7 +198,7 @@ def test_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
 def test_only_what_a_cut_needs_is_in_it() -> None:
     graph = subgraph.load(FILES / "int8.tflite")
     region = find_region(graph, [JOIN], [JOIN])
-    cut = subgraph.load(FILES / "int8.tflite").prepare()
+    cut = prepare_graph(subgraph.load(FILES / "int8.tflite"))
     assert len(region.nodes) == 1 and len(cut.nodes) == 28
     model = operators().to_onnx((FILES / "int8.tflite").read_bytes(), "m")
     nodes = [n for n in model.graph.node if n.name == JOIN]

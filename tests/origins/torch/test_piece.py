@@ -12,6 +12,7 @@ import pytest
 
 from subgraph.errors import BackendError, Refused
 from subgraph.graph.graph import load
+from subgraph.graph.region import prepare_graph
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel
 from tests.helpers.refusals import raises
@@ -29,7 +30,7 @@ def tiny() -> tuple[ExportedModel, Any, Any]:
     from fixtures import torch_networks
 
     module, args = torch_networks.NETWORKS["tiny"]()
-    graph = load(MODEL).prepare()
+    graph = prepare_graph(load(MODEL))
     program, _ = programs.find_nearest(graph, programs.iter_programs(module, args, {}))
     return ExportedModel(program, graph, whole=True), module, args
 

@@ -23,6 +23,7 @@ from onnx import numpy_helper
 from subgraph.documents import from_json
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
+from subgraph.graph.region import prepare_graph
 from subgraph.precision import Precision
 from subgraph.questions.planning import find_plan, quantize_main
 from subgraph.questions.planning.find_plan import LoweredModels, ModelRunner, Planner, distance
@@ -316,7 +317,7 @@ def test_old_opset_is_converted_and_said(place: Path) -> None:
 
 def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None:
     """Place 0 is a node, or all nodes of an operator: a run of one was taken for the other's."""
-    graph = load(place / "m.onnx").prepare()
+    graph = prepare_graph(load(place / "m.onnx"))
     key = SimpleNamespace(text="board")
     values = SimpleNamespace(records=[])
     trials: Any = SimpleNamespace(

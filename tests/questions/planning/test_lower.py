@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.region import prepare_graph
 from subgraph.precision import Precision
 from subgraph.questions.planning.lower import count_bytes, lower_model, raise_model
 from subgraph.questions.planning.places import (
@@ -50,7 +51,7 @@ TWIN = Twin(
 
 @pytest.fixture
 def net(tmp_path: Path) -> Graph:
-    return text_models.load(tmp_path, NET, w=W, v=V).prepare()
+    return prepare_graph(text_models.load(tmp_path, NET, w=W, v=V))
 
 
 def run(

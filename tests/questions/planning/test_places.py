@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from subgraph.graph.graph import Graph
+from subgraph.graph.region import prepare_graph
 from subgraph.precision import Precision
 from subgraph.questions.planning.places import (
     OUTPUT,
@@ -40,7 +41,7 @@ FORM = Quantized(Scale((0.1,), (0,)), "int8")
 
 @pytest.fixture
 def net(tmp_path: Path) -> Graph:
-    return text_models.load(tmp_path, NET, w=np.eye(4, dtype=np.float32)).prepare()
+    return prepare_graph(text_models.load(tmp_path, NET, w=np.eye(4, dtype=np.float32)))
 
 
 def test_place_is_what_one_node_reads_and_each_output(net: Graph) -> None:
@@ -63,7 +64,7 @@ def test_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
         [left2] f = MatMul (e, w) [masked2] h = Mul (f, mask) [add2] i = Add (h, e) [end] y = Tanh (i)
     }
     """  # noqa: E501
-    graph = text_models.load(tmp_path, text, w=np.eye(4, dtype=np.float32)).prepare()
+    graph = prepare_graph(text_models.load(tmp_path, text, w=np.eye(4, dtype=np.float32)))
     assert dict.fromkeys(blocks(graph).values()) == dict.fromkeys(
         ["stem … stem_relu", "left … relu", "left2 … end"]
     )
@@ -86,7 +87,7 @@ def test_float_nodes_without_bodies_compute_in_16_bits(net: Graph) -> None:
 
 def test_scales_of_resize_stay_float(tmp_path: Path) -> None:
     text = "g (float[1, 1, 2, 2] x) => (float[1, 1, 4, 4] y) { y = Resize (x, , s) }"
-    graph = text_models.load(tmp_path, text, s=np.array([1, 1, 2, 2], np.float32)).prepare()
+    graph = prepare_graph(text_models.load(tmp_path, text, s=np.array([1, 1, 2, 2], np.float32)))
     assert narrowable(graph) == {0: Rounded("float16", (0,), (0,))}
 
 
@@ -96,7 +97,7 @@ def test_cast_output_has_the_type_of_its_attribute(tmp_path: Path) -> None:
         "g (float[1, 4] x) => (float[1, 4] y) { c = Cast <to = 1> (x) r = Relu (c) y = CastLike (r,"
         " x) }"
     )
-    graph = text_models.load(tmp_path, text, opset=17).prepare()
+    graph = prepare_graph(text_models.load(tmp_path, text, opset=17))
     assert narrowable(graph) == {
         1: Rounded("float16", (0,), (0,)),
         2: Rounded("float16", (0, 1), (0,)),

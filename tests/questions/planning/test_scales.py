@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 import subgraph
 from fixtures import unequal
 from subgraph.graph.graph import load
+from subgraph.graph.region import prepare_graph
 from subgraph.inspection.overflow import Scaling
 from subgraph.questions.planning.scales import find_channel_exponents, fold_batch_norms, rescale
 from subgraph.runtime.inputs import Feeding
@@ -46,7 +47,7 @@ def weights() -> dict[str, Any]:
 
 def test_folded_model_gives_the_same(tmp_path: Path, weights: dict[str, Any]) -> None:
     text_models.save(tmp_path / "m.onnx", NET, **weights)
-    folded = fold_batch_norms(load(tmp_path / "m.onnx").prepare(), tmp_path / "folded")
+    folded = fold_batch_norms(prepare_graph(load(tmp_path / "m.onnx")), tmp_path / "folded")
     assert [node.name for node in folded.nodes] == ["conv", "relu"]
     x = np.random.default_rng(0).normal(size=(2, 4, 5, 5)).astype(np.float32)
     assert np.allclose(
@@ -60,7 +61,7 @@ def test_conv_that_another_node_reads_is_left_as_it_is(
     tmp_path: Path, weights: dict[str, Any]
 ) -> None:
     text_models.save(tmp_path / "m.onnx", READ_TWICE, **weights)
-    graph = load(tmp_path / "m.onnx").prepare()
+    graph = prepare_graph(load(tmp_path / "m.onnx"))
     assert fold_batch_norms(graph, tmp_path / "folded") is graph
 
 
@@ -144,7 +145,7 @@ WEIGHTS: dict[str, Any] = {
 def even_out(path: Path, x: Any, reference: Reference) -> tuple[dict[str, Any], Path]:
     """Return the exponents of the channels, and the scaled model."""
     np.save(path.with_name("x.npy"), x)
-    graph = load(path).prepare()
+    graph = prepare_graph(load(path))
     feeding = Feeding((str(path.with_name("x.npy")),))
     samples = feeding.plan(graph, graph.inputs)
     values = ReferenceValues(graph, reference, samples, path.parent / "values")

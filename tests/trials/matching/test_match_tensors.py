@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.region import prepare_graph
 from subgraph.storage.dtypes import Scale
 from subgraph.trials.matching.match_tensors import ModelValues, match_tensors, profile_of, read_map
 from subgraph.trials.matching.matched_tensor import MatchedTensor
@@ -42,7 +43,7 @@ def model(
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
     )
-    return load(path).prepare()
+    return prepare_graph(load(path))
 
 
 def draw(seed: int, *shape: int) -> npt.NDArray[np.float32]:
@@ -146,7 +147,7 @@ def test_behind_a_fault_axes_are_in_the_order_of_the_tensors_before(tmp_path: Pa
     }
     wrong = {"x": x, "a": 9 * draw(1, 1, 6, 6, 6), "y": 9 * draw(2, 1, 6, 6, 6)}
     names = match_tensors(
-        ModelValues(load(tmp_path / "ours.onnx").prepare(), right.get),
+        ModelValues(prepare_graph(load(tmp_path / "ours.onnx")), right.get),
         ModelValues(other, wrong.get),
     )
     assert {n: m.perm for n, m in names.items()} == {"x": (), "a": (0, 2, 3, 1), "y": (0, 2, 3, 1)}
@@ -259,7 +260,7 @@ def _two_outputs(path: Path, first: str, second: str) -> Graph:
     proto = onnx.load(path)
     proto.graph.output.append(helper.make_tensor_value_info(second, TensorProto.FLOAT, None))
     onnx.save(proto, path)
-    return load(graph.path).prepare()
+    return prepare_graph(load(graph.path))
 
 
 def test_report_of_onnx2tf_is_a_map(ours: Graph, tmp_path: Path) -> None:
