@@ -106,7 +106,7 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
 
     Args:
         graph: The model.
-        start: Selectors (`Graph.select`); empty for the model's inputs that a path joins.
+        start: Selectors (`graph.selection.select`); empty for the model's inputs that a path joins.
         end: Selectors; empty for the model's outputs that a path joins.
 
     Raises:

@@ -240,7 +240,7 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
     """Describe the nodes of a selector (of a model input, those that read it; of a glob, all).
 
     Raises:
-        UnknownName, UsageError: as `Graph.select`.
+        UnknownName, UsageError: as `graph.selection.select`.
         InputError: the inputs do not fit the model.
     """
     selected = select_all(graph, selector)
