@@ -157,7 +157,7 @@ def short(name: str, length: int = 56) -> str:
 
 
 def shorten_names(text: str) -> str:
-    """Shorten the long names in a sentence, as `short` does; `graph.selection.select` takes them."""
+    """Shorten the long names in a sentence, as `short` does; `selection.select` takes them."""
     return re.sub(LONG_NAME, lambda name: short(name[0]), text)
 
 
