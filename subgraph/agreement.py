@@ -1,7 +1,7 @@
 """A model on a candidate as a test: if it is not right, the failure names the culprit, its cause
 and its place.
 
-The whole model runs once on each side. Only where that is not right, a bisection begins.
+The whole model runs once on each side. Only if that is not right, a bisection begins.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
     """Return the verdict of a new run of the whole model, since a stored answer may be that of an
     older runtime; and whether it needs no look inside.
 
-    The file as shipped must run: where it does only with pinned shapes, that run does not count.
+    The file as shipped must run: if it does only with pinned shapes, that run does not count.
     """
     with Store(trials.model.scratch / "anew") as store:
         processes = trials.processes.with_store(store)

@@ -150,7 +150,7 @@ class Command(HelpPage, typer.core.TyperCommand):
 
 
 class Group(HelpGroup):
-    """All commands: `cut` where none is named; global options may have any position."""
+    """All commands: `cut` if none is named; global options may have any position."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _avoid_pydantic(self.get_params(ctx))
@@ -515,6 +515,6 @@ def _exit(code: int) -> None:
         executors.close()
     atexit._run_exitfuncs()  # temporary folders are removed
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # None where it was closed
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # None if it was closed
             stream.flush()
     os._exit(code)

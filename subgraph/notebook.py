@@ -136,7 +136,7 @@ def _(comparison: Comparison) -> str:
 
 @html.register
 def _(plan: PlanDocument) -> str:
-    """Show the answer, and where a score judged it, the curve of the score over what is kept."""
+    """Show the answer, and if a score judged it, the curve of the score over what is kept."""
     kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.result.kept or ())
     curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
@@ -155,7 +155,7 @@ def _(step: Step) -> str:
 
 @html.register
 def _(findings: Findings) -> str:
-    """Show the outcome, and a line per finding with its nodes, or its items where they have no
+    """Show the outcome, and a line per finding with its nodes, or its items if they have no
     names."""
     lines = [f"{findings.outcome.value} {findings.stopped}"]
     for finding in findings.findings:
@@ -192,7 +192,7 @@ def watch(bisection: Bisection) -> Bisection:
         for _ in bisection:
             pass
         return bisection
-    from IPython.display import HTML, display  # only where it runs already
+    from IPython.display import HTML, display  # only if it runs already
 
     line = display(HTML(_draw_progress(bisection)), display_id=True)
     with contextlib.suppress(KeyboardInterrupt):

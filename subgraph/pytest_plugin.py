@@ -167,7 +167,7 @@ def _require_agreement(
     inputs: Inputs = None,
     **more: Any,
 ) -> None:
-    """Fail the test where the candidate is not known to be right; `more`: as of
+    """Fail the test if the candidate is not known to be right; `more`: as of
     `agreement.disagreement`."""
     from subgraph import system
     from subgraph.agreement import Search, disagreement

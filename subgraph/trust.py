@@ -32,7 +32,7 @@ class NamedCode:
 
     Attributes:
         role: what it is for: "candidate npu", "criterion".
-        shown: its command lines, files and libraries; empty where none of it is code.
+        shown: its command lines, files and libraries; empty if none of it is code.
         origin: the file that names it; "" if the user typed it.
         files: all that it is known to reach, with itself; complete: these are not too many to be
             looked at.

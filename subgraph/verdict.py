@@ -103,7 +103,7 @@ class Judgement(Graded):
         label: kind of agreement or failure; of the default criterion: agrees, range, approximate
             kernel, precision, steps, fail, "fail, precision".
         why: one line for people, with numbers and their limits.
-        errors: value by metric; NaN where the metric is not defined.
+        errors: value by metric; NaN if the metric is not defined.
         noise: the N of the default criterion, how far rounding alone moves the output; None if it
             was not measured.
     """
@@ -253,8 +253,8 @@ def join_judgements(
 ) -> tuple[Status, Signature | None, str]:
     """Return the status, signature and reason of all outputs together.
 
-    The result fails with any output. It is unresolved where an output is, if `every` output must be
-    judged, and else where no output agrees. An output without comparable values does not decide,
+    The result fails with any output. It is unresolved if an output is, if `every` output must be
+    judged, and else if no output agrees. An output without comparable values does not decide,
     unless no output has any.
     """
     failing = [j for j in judgements if j.fails]

@@ -83,7 +83,7 @@ class FedInput:
 
 @frozen
 class SampleEntry:
-    """One sample of a result; its label is empty where there is only one."""
+    """One sample of a result; its label is empty if there is only one."""
 
     label: str
     fed: Sequence[FedInput] = ()
@@ -101,7 +101,7 @@ class StoredTensor:
 
 @frozen
 class TensorEntry:
-    """A tensor over all samples. `producer`: label of its node; `shape`: its shapes, None where
+    """A tensor over all samples. `producer`: label of its node; `shape`: its shapes, None if
     samples differ."""
 
     name: Name
@@ -229,7 +229,7 @@ class TargetOpset:
         version: The version that was requested.
         of: The version of the cut itself.
         newer: The nodes that need a later version.
-        file: The cut at that version; None where onnx could not convert it.
+        file: The cut at that version; None if onnx could not convert it.
         why: The reason why onnx could not convert it.
         check: The check of that cut on the captured values.
     """

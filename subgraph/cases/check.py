@@ -54,7 +54,7 @@ def check(
     """Run a cut alone and compare its outputs with the captured ones.
 
     `model` is the cut on disk. `folders` hold the captured files of each sample and are called
-    after its number; `rerun(number, folder)` writes below `folder/0`, and is called only where
+    after its number; `rerun(number, folder)` writes below `folder/0`, and is called only if
     outputs differ. `expected`: what the captured outputs are, in words.
     """
     reference.load("cut", model)
@@ -202,7 +202,7 @@ def type_problem(cut: Cut) -> str:
     """Return the reason why onnx refuses the element types of a cut that was made without a run; ""
     if it does not.
 
-    Asked, in 0.3 s, only where floats of several types meet, or an operator excludes a type that
+    Asked, in 0.3 s, only if floats of several types meet, or an operator excludes a type that
     enters or leaves.
     """
     graph = cut.model.graph

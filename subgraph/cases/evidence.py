@@ -146,7 +146,7 @@ def save_document(document: T, place: ResultPlace, source: ModelSource, reads: S
     """Write a comparison's document and its reports into a folder without cases; return it with the
     page's path.
 
-    It has a `command`, and gets the path as its `report`; where nothing can be written, a warning
+    It has a `command`, and gets the path as its `report`; if nothing can be written, a warning
     is logged.
     """
     try:
@@ -182,7 +182,7 @@ def add_case(
     *,
     freeze: bool,
 ) -> bool:
-    """Write a region as a case; where the region cannot be cut, warn and return False."""
+    """Write a region as a case; if the region cannot be cut, warn and return False."""
     request = CaseRequest.make_for_nodes(graph, region.nodes, feeding, freeze=freeze)
     try:
         write_case.write_region(graph, region, request, place, reference, values)
@@ -256,7 +256,7 @@ def dump(
     feeding: Feeding | None = None,
     command: str = "",
 ) -> ResultFolder[DumpManifest]:
-    """Run the ancestors of the tensors once per sample and write them, a folder per sample where
+    """Run the ancestors of the tensors once per sample and write them, a folder per sample if
     there are several.
 
     Args:

@@ -264,7 +264,7 @@ def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Recor
 
 
 def candidate_of(found: FoundCase) -> Candidate | None:
-    """Return the candidate that a case was found with; None where no manifest names one. Its
+    """Return the candidate that a case was found with; None if no manifest names one. Its
     commands need trust.
 
     Raises:

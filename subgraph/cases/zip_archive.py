@@ -162,7 +162,7 @@ def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
 
 
 def _shrinks(data: bytes) -> bool:
-    """Compress it? Not where it shrinks so much that `_require_size` would take it for a bomb."""
+    """Compress it? Not if it shrinks so much that `_require_size` would take it for a bomb."""
     return len(data) < MAX_RATIO * len(zlib.compress(data, LEVEL))
 
 

@@ -63,7 +63,7 @@ FIRST_ROWS = 40  # of the table of all tensors: two screens hold the first and t
 LAST_ROWS = 12
 WIDTH = 110  # columns of a text that goes to no terminal
 UNBROKEN = 1 << 20  # columns of a line that is not broken
-MIN_NAME = 12  # columns to which a name is shortened where a table is too wide
+MIN_NAME = 12  # columns to which a name is shortened if a table is too wide
 NAMES = ("node", "op", "tensor", "declared", "shape")  # columns that may be shortened
 OMITTED = ("type", "min", "max", "mean", "zeros")  # columns that a narrow terminal does not show
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
@@ -129,7 +129,7 @@ def inspect(
 
 
 def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
-    """Return the candidate whose runtime the node is held against; None where the project's cannot
+    """Return the candidate whose runtime the node is held against; None if the project's cannot
     be read, with a warning.
 
     Raises:

@@ -282,7 +282,7 @@ def folders_of(settings: Project) -> list[Path]:
 
 
 def release_of(candidate: Candidate) -> str:
-    """Return the release of the runtime that a candidate runs; "" where that is not known without
+    """Return the release of the runtime that a candidate runs; "" if that is not known without
     starting it."""
     from subgraph.environments import releases
 

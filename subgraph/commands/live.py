@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EVENTS = "SUBCUT_EVENTS"  # environment: messages are lines of JSON
 FIRST_ANSWER = 25  # level of the first answer of a search, which --quiet does not hide
-SPARSE_LINES = 10  # lines at most for many small steps where there is no progress bar
+SPARSE_LINES = 10  # lines at most for many small steps if there is no progress bar
 
 
 class ProgressHandler(logging.StreamHandler[Any]):
@@ -245,7 +245,7 @@ def _describe_outcome(step: Step) -> str:
 
 
 def _format_error(step: Step) -> str:
-    """Return the relative error; NaN where values are."""
+    """Return the relative error; NaN if values are."""
     if step.answer.signature == "nan":
         return "NaN"
     worst = step.answer.verdict.worst if step.answer.verdict else None

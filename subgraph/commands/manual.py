@@ -76,7 +76,7 @@ def start(
 ) -> Result:
     """Begin a search, and write the folders to run first.
 
-    Without --precision, the device is assumed to compute in the type of the exported inputs. Where
+    Without --precision, the device is assumed to compute in the type of the exported inputs. If
     the device has left layer dumps, `subcut bisect --recorded` prints the command to type here.
 
     Examples:

@@ -88,7 +88,7 @@ class Asked:
 
     @cached_property
     def case(self) -> Path | None:
-        """The folder of the case that is named as the model; None where a file is named."""
+        """The folder of the case that is named as the model; None if a file is named."""
         word = self.settings.get("model", self.model)
         if not word or not os.path.isdir(word):  # noqa: PTH112
             return None
@@ -406,7 +406,7 @@ def parse_candidate(asked: Asked, spec: str) -> Candidate:
 
 
 def _add_custom_ops(asked: Asked, candidate: Candidate) -> Candidate:
-    """Return the candidate with the library of custom operators, where it is onnxruntime."""
+    """Return the candidate with the library of custom operators, if it is onnxruntime."""
     library, origin = _find_custom_ops(asked)
     if not library or not candidate.can.custom_ops:
         return candidate
@@ -511,7 +511,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
 
 
 def usual_reference(model: Path | None) -> str:
-    """Return the reference where none is named: onnxruntime, or LiteRT without delegates for
+    """Return the reference if none is named: onnxruntime, or LiteRT without delegates for
     operators of TensorFlow Lite."""
     return LITERT if model and is_of_tflite(model) else PLAIN
 
@@ -546,7 +546,7 @@ def positive_number(option: str, text: str | float | None) -> float | None:
 
 
 def read_score(options: ScoreOptions) -> Wanted | None:
-    """Return the score that judges, with its limit; None where the criterion does.
+    """Return the score that judges, with its limit; None if the criterion does.
 
     Raises:
         UsageError: as `make_wanted`; a number cannot be read.

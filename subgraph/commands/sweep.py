@@ -105,7 +105,7 @@ def _iter_next(document: SweepDocument) -> Iterator[NextCommand]:
 
 
 def _make_candidate(asked: Asked, spec: str | None) -> Candidate:
-    """Return a candidate with the sweep's own timeout where none is given: the models are tiny, so
+    """Return a candidate with the sweep's own timeout if none is given: the models are tiny, so
     one that hangs should cost a minute, not ten."""
     from subgraph.questions.sweep.sweep import RUN_TIMEOUT
     from subgraph.runtime.candidate import TIMEOUT

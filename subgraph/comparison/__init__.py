@@ -5,8 +5,8 @@ A new criterion is one file in `criteria/`, a new metric one file in `metrics/`;
 show what to write.
 """
 
-CLEAR = 1e-5  # of the scale: healthy kernels are within, also where the noise is not known
-# The criterion where no approximate kernel may explain an error.
+CLEAR = 1e-5  # of the scale: healthy kernels are within, also if the noise is not known
+# The criterion if no approximate kernel may explain an error.
 ROUNDING_ALONE = "noise:floor=1e-5"
 RANKS = "ranks"  # label of an output whose rows rounding exchanges, as after TopK
 JUMPS = "jumps"  # label of an output that agrees because single elements jump after a choice

@@ -273,7 +273,7 @@ def compute_scaled_differences(reference: Array, candidate: Array, limit: float)
     """Return (candidate − reference) / max|reference| of two arrays of equal size: flat, float64,
     within ±limit.
 
-    The scale is that of the finite elements, 1 if they are all zero. Where NaN or infinity differ:
+    The scale is that of the finite elements, 1 if they are all zero. If NaN or infinity differ:
     `limit`. Strings and booleans: 0 or 1. Complex numbers: pairs of parts.
     """
     x = _flatten_array(reference)

@@ -1,6 +1,6 @@
 """A network -> `Tree`: its nodes in groups that open.
 
-Groups are name scopes (`/encoder/layer.3/attention/MatMul`), where these follow the data: scopes
+Groups are name scopes (`/encoder/layer.3/attention/MatMul`), if these follow the data: scopes
 inside of a group are kept only if hardly a tensor goes back from a later one to an earlier, and if
 what a scope holds hangs together. The names `Conv.0` and `Conv.1`, an operator and a number, make
 no scope `Conv`. If names have no scopes, or a scope holds too much, its members are grouped
@@ -136,7 +136,7 @@ class Tree:
         return self.groups[self._parents[self.network.folded.get(node, node)]].key
 
     def relative(self, name: str, scope: int) -> str:
-        """Return a node's name without its first `scope` parts; the whole name where names hold no
+        """Return a node's name without its first `scope` parts; the whole name if names hold no
         scopes."""
         if not scope or not self._separator:
             return name
@@ -232,7 +232,7 @@ class Tree:
 
 
 def _dissolve(tree: Tree) -> None:
-    """Take the scopes out of each group where they do not follow the data; linear in leaves ×
+    """Take the scopes out of each group if they do not follow the data; linear in leaves ×
     levels."""
     tree._gather(tree.root)
     for number in list(tree.groups):

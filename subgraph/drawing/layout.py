@@ -74,7 +74,7 @@ class Line(NamedTuple):
     """One or more tensors from box to box: points of which the odd steps are curves, and a text.
 
     `source`, `target`: keys of boxes; that of an open group, where the line ends at or begins from
-    its frame. `text` is empty if there is no room, or where the tensor has its text elsewhere.
+    its frame. `text` is empty if there is no room, or if the tensor has its text elsewhere.
     """
 
     source: str

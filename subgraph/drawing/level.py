@@ -1,4 +1,4 @@
-"""One open group -> its members, ports and edges, placed by `place_in_layers`: lines where there is
+"""One open group -> its members, ports and edges, placed by `place_in_layers`: lines if there is
 room, else stubs.
 
 The bodies of a node, branches of an If for example, are drawings in the node's frame, instead of

@@ -2,7 +2,7 @@
 
 No meaning has only a color: a group has a + or −, the region a thick frame, the boundary dashes
 and a diamond, an error a bar whose height grows with it, and its number, a finding a badge at the
-corner: ✗ where it is proven, ? and a dashed frame where it is a suspect. Each has a place of its
+corner: ✗ if it is proven, ? and a dashed frame if it is a suspect. Each has a place of its
 own, so that all can be seen at once.
 """
 

@@ -164,7 +164,7 @@ def _as_numbers(values: Array) -> Array:
 
 
 def _compute_difference(reference: Array, given: Array) -> Array:
-    """Return |a − b|; infinite if only one is NaN, or where Inf meets another value; 0 if both are
+    """Return |a − b|; infinite if only one is NaN, or if Inf meets another value; 0 if both are
     alike."""
     a = _as_numbers(reference)
     b = _as_numbers(given)

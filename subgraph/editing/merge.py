@@ -137,7 +137,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
     """Return the model without some nodes of one input and one output: what read a node's output
     reads its input.
 
-    Inputs that are constants (scale and zero point, axes) do not count. Where the output of a node
+    Inputs that are constants (scale and zero point, axes) do not count. If the output of a node
     is one of the model and its input cannot take over that name, an Identity stays in its place.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Environments in the user's cache: one per set of requirements, made where it is missing, listed,
+"""Environments in the user's cache: one per set of requirements, made if it is missing, listed,
 removed.
 
 They are made aside and renamed when they are complete; a lock keeps two commands from making the
-same one. uv makes them where there is one, else venv and pip. Whoever calls `make` has shown
+same one. uv makes them if there is one, else venv and pip. Whoever calls `make` has shown
 `commands` to the user before.
 """
 
@@ -43,7 +43,7 @@ UNTOLD = (
     "Using Python",
 )
 ALONE = ("--no-deps", "--only-binary", ":all:")
-# Options of pip: what only disturbs where nobody looks.
+# Options of pip: what only disturbs if nobody looks.
 QUIET = (
     "--disable-pip-version-check",
     "--no-input",
@@ -58,7 +58,7 @@ class Installation:
         sources: Options for pip: the places of packages.
         alone: without the packages that these depend on, and from wheels: nothing is built, no code
             of theirs runs.
-        processor: for which the packages are, where it is another one than this machine's, as
+        processor: for which the packages are, if it is another one than this machine's, as
             `emulated` names it.
     """
 

@@ -2,7 +2,7 @@
 environment.
 
 A backend names its runtime's package, and the first release that runs with numpy 2: `RELEASES =
-"onnxruntime", "1.19"`; "" where any numpy does. An environment holds the release and numpy, nothing
+"onnxruntime", "1.19"`; "" if any numpy does. An environment holds the release and numpy, nothing
 else; other packages that the worker needs are lent by subcut's own, numpy too if any does.
 """
 

@@ -2,7 +2,7 @@
 
 A cut holds the nodes of the region in topological order, the constants that they read, the local
 functions that they call, and the metadata of the model at every level. Tensors that depend only on
-shapes are frozen to their captured value where there is one, because converters and fusions expect
+shapes are frozen to their captured value if there is one, because converters and fusions expect
 constants.
 """
 
@@ -239,7 +239,7 @@ def cut_region(
 
 
 def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueInfoProto:
-    """Return a declaration with the type that was inferred, where the two contradict each other."""
+    """Return a declaration with the type that was inferred, if the two contradict each other."""
     if type_proto is None or allows(type_proto, info.type):
         return info
     found = type_proto.tensor_type
@@ -420,8 +420,8 @@ def boundary_types(
 ) -> dict[str, TypeProto]:
     """Return the types of boundary tensors.
 
-    With captured values: their types, with a dimension open where samples differ. With `dynamic`,
-    or without captured values: as declared in `infos`, else as inferred; and where neither exists
+    With captured values: their types, with a dimension open if samples differ. With `dynamic`,
+    or without captured values: as declared in `infos`, else as inferred; and if neither exists
     or the captured values contradict it, the captured type with all dimensions open.
 
     Raises:

@@ -6,7 +6,7 @@ index (`#17`), so that error messages identify it, and the nodes are in topologi
 onnx passes over them once.
 
 To compute shapes, onnx can track the values of 1-D tensors (data propagation), 140 bytes per
-element: where that takes too much time or memory, as for a sound of 10⁹ samples, the types are
+element: if that takes too much time or memory, as for a sound of 10⁹ samples, the types are
 those that need no values.
 """
 

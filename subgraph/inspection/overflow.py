@@ -360,7 +360,7 @@ class Scaling:
         self, exponents: Mapping[str, Exponent]
     ) -> Iterator[tuple[int, int, str, Exponent]]:
         """Yield what is to be scaled: node, position of the input, tensor, and its exponent there,
-        where it is not the tensor's own.
+        if it is not the tensor's own.
 
         Raises:
             ValueError: A node does not pass the exponents of channels on.

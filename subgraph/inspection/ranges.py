@@ -34,7 +34,7 @@ from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, from_bits, read_npy
 from subgraph.types import Array, frozen
 
-# Of the tensors of one run, as far as their sizes are known before; or, where that is more, the
+# Of the tensors of one run, as far as their sizes are known before; or, if that is more, the
 # memory and the disk that are free, divided by the next number: each run computes all from the
 # inputs on.
 BATCH_BYTES = 200 << 20

@@ -3,7 +3,7 @@
 *In place*: the recorded tensor against the reference's. *Isolated*, for tensors that are wrong in
 place: the recorded tensor against what the reference computes from the tensors that were recorded
 before it. If the isolated values agree, the error was inherited; if not, the nodes between are
-wrong, even where everything before them is wrong already.
+wrong, even if everything before them is wrong already.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class RecordedRun:
     Attributes:
         name: in reports: the folder's, and what distinguishes the runs in it.
         precision: that it is judged at; "" for that of the candidate.
-        missing: why there is no recording; "" where there is one.
+        missing: why there is no recording; "" if there is one.
         siblings: other runs of the same folder, whose entries have the same names.
         layout: the user's option for files that do not store it; "" for none.
     """
@@ -255,7 +255,7 @@ def _read(folder: Path, graph: Graph, options: RecordingOptions, precision: str)
 
 
 def _choose_names(options: RecordingOptions) -> list[str]:
-    """Return the label of each folder, else its own name; its path where that is another's name.
+    """Return the label of each folder, else its own name; its path if that is another's name.
 
     Raises:
         UsageError: a folder or a label is given twice.
@@ -327,7 +327,7 @@ def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     for run in others:
         samples = []
         for k, sample in enumerate(run.samples):
-            # where a run of inputs has fewer samples, its first one
+            # if a run of inputs has fewer samples, its first one
             fed = [r.samples[k if len(r.samples) == len(run.samples) else 0] for r in inputs]
             samples.append((*flatten(fed), *sample))
         out.append(replace(run, samples=tuple(samples)))

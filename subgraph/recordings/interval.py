@@ -6,7 +6,7 @@ tensor every tensor may be wrong; there the isolated judgement shows whether a r
 
 Several recordings are in the order in which the model was changed: as floats, quantized, on the
 board. Each is judged against the reference, and against the nearest recording before it that holds
-the tensor. One that is wrong as the one before it has inherited the fault; one that is wrong where
+the tensor. One that is wrong as the one before it has inherited the fault; one that is wrong if
 the one before it is right has departed from it.
 """
 
@@ -242,7 +242,7 @@ def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> De
         if row.beside is not None and not row.beside.fails:
             known = next(c for c in earlier if c.run.name == row.before)
             if not known.rows[name].agreeing:
-                continue  # inherited; or, where rounding hides it, perhaps inherited
+                continue  # inherited; or, if rounding hides it, perhaps inherited
         skipped = names[names.index(row.before) + 1 :] if row.before else names
         i = graph.maker[name]
         before = row.before or REFERENCE

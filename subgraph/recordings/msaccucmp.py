@@ -36,7 +36,7 @@ COSINE = ALGORITHMS[0]
 REASON = "CompareFailReason"
 NAN = "NaN"
 NO_OP = "*"  # instead of a name: there is no such op on that side
-# As with -overflow_detection. OpSequence, second with -r or -s alone, is left out; and where the
+# As with -overflow_detection. OpSequence, second with -r or -s alone, is left out; and if the
 # golden side is .npy, msaccucmp leaves out the second Address, which is NaN in any case.
 HEAD = (
     *"Index OpType NPUDump DataType Address GroundTruth DataType Address TensorIndex Shape"

@@ -112,12 +112,12 @@ class RunComparison:
         matched: per sample.
         rows: by tensor, in the order of the model; tensors that were not recorded are absent.
         inputs: what the device was fed against what the reference was fed.
-        unseen_outputs: outputs of the model that were not recorded, or, where `needing` them, not
+        unseen_outputs: outputs of the model that were not recorded, or, if `needing` them, not
             compared.
         tensors: of the model, that were looked for.
         judge: that the run is compared with: of the input as the device read it.
         unexplained: wrong tensors that int8 does not explain: of these, and of those upstream.
-        wrong_input: how the device was fed other values than the reference; "" where it was not.
+        wrong_input: how the device was fed other values than the reference; "" if it was not.
     """
 
     judge: Judge
@@ -197,7 +197,7 @@ class RunComparison:
     def _is_foreign(self) -> bool:
         """Whether few of the recorded tensors are of the model.
 
-        Where all outputs and half of the model's tensors are there, and one is right, the others
+        If all outputs and half of the model's tensors are there, and one is right, the others
         are the tool's own.
         """
         matches, recorded = self._matched_of
@@ -360,7 +360,7 @@ def find_misread_input(
 def _measure_distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
     """Measure the mean distance of entries; infinite unless each is far nearer than `before`.
 
-    Where nothing is known of any of them: of those that have a match at all.
+    If nothing is known of any of them: of those that have a match at all.
     """
     known = any(map(math.isfinite, before.values()))
     try:

@@ -41,8 +41,8 @@ from subgraph.verdict import Status
 MAX_PLACES = 4  # intervals of a recording that are shown
 FEW_ROWS = 12  # of a table that is always shown whole
 MAX_ROWS = 8  # rows that do not agree, of a table that is not shown whole
-LAST_ROWS = 3  # shown where all rows agree
-COLUMNS = 100  # of a line, where no terminal is narrower
+LAST_ROWS = 3  # shown if all rows agree
+COLUMNS = 100  # of a line, if no terminal is narrower
 MAX_LINES = 24  # of an answer
 COST_COLUMNS = 22  # at most, with blanks: what fits does not depend on how long a run took
 UNBROKEN = 1 << 20  # columns of a line that must be pasted as it is

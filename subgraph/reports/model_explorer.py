@@ -1,7 +1,7 @@
 """Model Explorer node data: the in-place error by node, to color Google's graph viewer with.
 
 Load it with the model: `model-explorer --extensions=model_explorer_onnx`, then "Upload node
-data". Its keys are node names, or tensor names where a node has none; the graph's key is the ONNX
+data". Its keys are node names, or tensor names if a node has none; the graph's key is the ONNX
 graph's own name.
 """
 

@@ -1,7 +1,7 @@
 """The document of a bisection, from which all reports are made: plain data.
 
 Errors are relative to the scale of the reference; `index` and `indices` are positions of nodes in
-topological order. A share is a part of the full model's error, None where it was not measured.
+topological order. A share is a part of the full model's error, None if it was not measured.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class InsideDocument:
 
     Attributes:
         body: The body as the user names it: `loop1/body@3`.
-        iteration: The first wrong iteration; None where nothing iterates.
-        iterations: The number of iterations that run; None where nothing iterates.
-        outcome: The outcome of the search in the body; "" where no search was made.
+        iteration: The first wrong iteration; None if nothing iterates.
+        iterations: The number of iterations that run; None if nothing iterates.
+        outcome: The outcome of the search in the body; "" if no search was made.
         findings: The findings of that search.
         report: The page of that search; None if none was written.
         why: The reason why nothing more is known.
@@ -167,7 +167,7 @@ class LookedAt:
     Attributes:
         outputs: The number of outputs of the model.
         runs: The number of runs of the full model in which they were compared.
-        inner: The number of tensors that were read in place; None where none was read.
+        inner: The number of tensors that were read in place; None if none was read.
         within: The only region that was tried; "" if the full model was tried.
         disturbance: The change of the outputs through reading these tensors, relative to their
             largest value; None if they did not change.
@@ -415,7 +415,7 @@ class FindingPlace:
     """The surroundings of a finding, and other regions that fail as it does.
 
     Attributes:
-        sources: The place in the user's code of each node; left out where none is known.
+        sources: The place in the user's code of each node; left out if none is known.
         constants: Those of the nodes that compute constants of the other nodes. The fault needs
             them.
         edge: The tensors at the boundary of the region.
@@ -485,7 +485,7 @@ class FindingCause:
     Attributes:
         why: The conclusion in a sentence.
         reason: The reason why the finding could not be resolved.
-        rounding: Whether the candidate only rounds there, which is no fault; left out where that
+        rounding: Whether the candidate only rounds there, which is no fault; left out if that
             is not known.
         differences: At most 12 differences between the two models, if the candidate runs another
             model.
@@ -576,9 +576,9 @@ class WholeResult:
         verdict: The verdict on its outputs.
         looked_at: The tensors that an agreement rests on; None in documents of earlier releases.
         forms: The forms of the full model that were tried.
-        profile: Every tensor in place, in topological order; None where the candidate refused, or
-            where no profile was taken.
-        pieces: The limit within which all pieces are right, where the full model does not decide.
+        profile: Every tensor in place, in topological order; None if the candidate refused, or
+            if no profile was taken.
+        pieces: The limit within which all pieces are right, if the full model does not decide.
         flaky_tensors: Tensors that differ from run to run on the same values; None if no such
             tensor was seen.
         precise: The setting with which the outputs agree; None if it was not tried or fails as

@@ -37,8 +37,8 @@ class Cure:
         how: The option or the code with which a user makes the change.
         proven: Whether the full model agrees with it, on all samples and on the draws.
         heals: "whole" or "region".
-        slowdown: Its time over that of the original; None where it was not measured.
-        why: The result of the full model, where the cure is not proven.
+        slowdown: Its time over that of the original; None if it was not measured.
+        why: The result of the full model, if the cure is not proven.
         model: The file of the full model with a rewrite.
         equal: The change of the reference's outputs of the region through a rewrite, in words.
     """
@@ -91,7 +91,7 @@ class BlamedRegion:
         signature: The way in which it is wrong: mismatch, refused, crash ….
         why: The same in words.
         seen: The element with the largest difference: expected and actual value.
-        pieces: The limit within which its pieces agree, where the full model does not decide.
+        pieces: The limit within which its pieces agree, if the full model does not decide.
         differences: The differences between the two models in the region.
     """
 
@@ -111,7 +111,7 @@ class BlamedCause:
     """The cause of a fault, and its cures.
 
     Attributes:
-        kernels: Whether it is as wrong without any optimization; None where that is not known.
+        kernels: Whether it is as wrong without any optimization; None if that is not known.
         passes: Minimal sets of passes. To turn off the passes of one set cures the region.
         switches: The names of options that cure the region.
         attributes: Attributes without any one of which the candidate is right:

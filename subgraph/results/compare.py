@@ -284,7 +284,7 @@ class DocumentRow:
     """A tensor of the model.
 
     Attributes:
-        runs: The tensor in each run; None where it was not recorded.
+        runs: The tensor in each run; None if it was not recorded.
         odd_one_out: The run that is the outlier; None if no run is.
     """
 

@@ -65,7 +65,7 @@ class LoopFinding:
     Attributes:
         first_wrong: The wrong step, from 0; None if no step is.
         since: The first step that the fault needs.
-        bisection: The document of the search in the step; None where no search was made.
+        bisection: The document of the search in the step; None if no search was made.
     """
 
     outcome: LoopOutcome

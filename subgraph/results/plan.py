@@ -161,7 +161,7 @@ class PlanResult:
     """The places that stay in float.
 
     Attributes:
-        kept: The places that stay in float; None where no plan was accepted.
+        kept: The places that stay in float; None if no plan was accepted.
         minimal: Whether each kept place was lowered again, with the others kept, and refused.
         proven: The number of kept places for which that was tried.
         weights: The bytes of weights in each precision: "low", "between", "float".
@@ -197,7 +197,7 @@ class PlanFiles:
     """The files of a plan.
 
     Attributes:
-        model: The written model; None where a command of the user lowers the model.
+        model: The written model; None if a command of the user lowers the model.
         lists: The file that a tool takes, by tool.
         tried_lists: The lists with which a tool was run. A list of any other tool was not tried.
         path: The folder; None before it is written.

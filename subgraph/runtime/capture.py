@@ -111,7 +111,7 @@ def _warn_of_drawn_integers(sample: Sample, names: Collection[str]) -> None:
         )
 
         drawn = ", ".join(map(clean, iter_drawn_integers(sample, names)))
-        if drawn:  # none where a dimension is unknown, which is the error that follows
+        if drawn:  # none if a dimension is unknown, which is the error that follows
             log.warning(
                 "integer inputs are drawn: %s (-i NAME=NUMBER or -i NAME=FILE sets one)", drawn
             )

@@ -30,7 +30,7 @@ class Device:
         requires: Further packages of that environment, as pip names them.
         provider: The provider of onnxruntime that computes; "" for other runtimes.
         precision: The element type of the arithmetic, for any options.
-        lowers: Options that lower the precision: name -> (default, precision where it is 1).
+        lowers: Options that lower the precision: name -> (default, precision if it is 1).
         switches: Sources of differences: name -> {option: value without it}. `blame` tries each.
         missing: Returns what this machine lacks, before anything is installed; "" if nothing is
             known to lack.

@@ -33,7 +33,7 @@ from subgraph.system import cores, free_memory
 from subgraph.system.shared import Closable
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 
-PLAIN = "ort"  # the reference where none is named
+PLAIN = "ort"  # the reference if none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
 # runs operators of TensorFlow Lite; without delegates, which fuse
 LITERT = "litert:kernels=builtin"
@@ -328,7 +328,7 @@ class Reference(Closable):
     ) -> None:
         """Load a model whose large weights are still in a file; write the model into a folder.
 
-        onnxruntime reads external weights in place where all are at multiples of 64 bytes, as it
+        onnxruntime reads external weights in place if all are at multiples of 64 bytes, as it
         aligns its own allocations. Else they are copied to aligned offsets: a kernel that sums can
         start with single elements until its pointer is aligned, which changes the last bits, and
         a cut must return the values of the full model bit for bit.

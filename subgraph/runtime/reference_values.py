@@ -116,7 +116,7 @@ class ReferenceValues:
         """Capture the tensors that have no values yet, in one run of their ancestors.
 
         `near`: run only ancestors between these tensors and tensors with values; many such calls in
-        topological order cost no more than one. So it is always where the model does not fit into
+        topological order cost no more than one. So it is always if the model does not fit into
         memory.
 
         Raises:

@@ -37,7 +37,7 @@ RECYCLE = 100  # loads
 MAX_HOSTS = 3  # that one run is tried on
 Turns: TypeAlias = AbstractContextManager[object]
 NO_TURNS: Turns = nullcontext()  # every run begins at once
-MAX_LOSSES = 2  # in a row; then a host is used only where no other is left
+MAX_LOSSES = 2  # in a row; then a host is used only if no other is left
 POLL = 0.2  # seconds between two looks whether anybody still waits
 
 

@@ -353,7 +353,7 @@ class Finding:
             single item.
         share_of_model: of the whole model's error; None if unknown or meaningless.
         runs: (failed runs, all runs) of the region, in fresh processes unless one process wavers.
-        neighbor: the region without one item, where that agrees; None for a single item.
+        neighbor: the region without one item, if that agrees; None for a single item.
         doubtful: items without which the region could not be run, so that it is not certified.
         minor: items without which the region still fails, though it explains little, so that it is
             not certified.

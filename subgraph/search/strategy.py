@@ -104,7 +104,7 @@ def _find_alike(n: int) -> list[float]:
 
 
 def _narrow(state: SearchState) -> Search[Findings]:
-    """Search, and search again where an assumption did not hold; what was found before a budget
+    """Search, and search again if an assumption did not hold; what was found before a budget
     ended is kept."""
     settings = state.driver.settings
     within = range(state.n) if settings.within is None else set(settings.within)

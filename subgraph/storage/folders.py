@@ -4,7 +4,7 @@ folders in the user's cache.
 A result is built in a hidden folder next to its place (`.NAME.XXXX.subcut-new`) that is locked as
 long as its process lives, and renamed into place. An older result is renamed first
 (`.NAME.XXXX.subcut-old`), then removed. So a kill at any moment leaves the old result or the new
-one: the next run puts an old one back where there is no new one, and removes hidden folders.
+one: the next run puts an old one back if there is no new one, and removes hidden folders.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def make_write_error(folder: Path, e: OSError) -> OutputError:
 
 
 def make_locked_folder(parent: Path, name: str) -> tuple[Path, Lock]:
-    """Return a new folder and its lock, tried again where other runs remove it before it is locked,
+    """Return a new folder and its lock, tried again if other runs remove it before it is locked,
     or an empty `parent`."""
     for left in reversed(range(MAX_TRIES)):
         parent.mkdir(parents=True, exist_ok=True)

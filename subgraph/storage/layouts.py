@@ -276,7 +276,7 @@ def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> 
 
 
 def _find_blocks(array: Array, layout: str, shape: Shape | None) -> _Blocks:
-    """Return the parts' sizes, from the stored shape and, where parts are joined, from the model's.
+    """Return the parts' sizes, from the stored shape and, if parts are joined, from the model's.
 
     Raises:
         InputError: the two contradict each other.

@@ -6,7 +6,7 @@ readers trust nothing, so nothing needs to be flushed, counted or repaired. Each
 byte; an entry that is damaged, half deleted or removed by another process counts as missing. A kill
 leaves at most one hidden folder, whose lock died with its process; the next run removes it.
 
-A run never fails because of its store: where the store cannot be written, that is logged once, and
+A run never fails because of its store: if the store cannot be written, that is logged once, and
 the run goes on unstored: its results lie in a temporary folder until `close`, and are not found by
 their keys.
 
@@ -62,7 +62,7 @@ class Store(Closable):
     """Entries by key in the folder `root`, which any number of threads and processes may share.
 
     About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a
-    running process put or got since it started stay, even beyond the limit; where folders cannot be
+    running process put or got since it started stay, even beyond the limit; if folders cannot be
     locked (NFS) each process protects only its own entries. The size, which includes the entries
     of other processes, is measured whenever this process has written a sixteenth of the limit.
 
@@ -180,7 +180,7 @@ class Store(Closable):
         place = self._place(key)
         try:
             before = place.lstat()
-        except OSError:  # never put, or just removed; where nothing can be read, `put` warns
+        except OSError:  # never put, or just removed; if nothing can be read, `put` warns
             return None
         try:
             if place.parent.is_symlink():  # nothing outside the store is touched
@@ -217,7 +217,7 @@ class Store(Closable):
         """Return the document and the folder under a key; without one, `make(folder)` runs, once
         for all threads.
 
-        Where the disk is too full for the files of `make`, it runs a second time, unstored.
+        If the disk is too full for the files of `make`, it runs a second time, unstored.
 
         Raises:
             As `make`, `put` and `new_folder`.
@@ -297,7 +297,7 @@ class Store(Closable):
             log.warning("%s", text)
 
     def _evict(self, size: int) -> None:
-        """Count bytes written, and evict where the limit is exceeded. O(files in the store), now
+        """Count bytes written, and evict if the limit is exceeded. O(files in the store), now
         and then."""
         with self._guard:
             self._unmeasured += size

@@ -210,7 +210,7 @@ def np_dtype(name: str) -> np.dtype[Any]:
 
 
 def to_bits(array: Array, dtype: str) -> Array:
-    """Return the array as a .npy stores it: raw unsigned bits where numpy lacks the type."""
+    """Return the array as a .npy stores it: raw unsigned bits if numpy lacks the type."""
     if dtype == "string":
         return array.astype(np.str_)
     if dtype not in NOT_NUMPY:

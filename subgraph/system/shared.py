@@ -74,7 +74,7 @@ class HeldFile(Closable):
     """An open file that is locked.
 
     Attributes:
-        works: False where the file system has no locks: nothing is held then.
+        works: False if the file system has no locks: nothing is held then.
     """
 
     works = False

@@ -53,7 +53,7 @@ MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
 LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
 # The byte that is locked: after all contents, since a lock of Windows keeps others from reading.
 LOCK_AT = 1 << 62
-# Where another program has a file open: a virus scanner, an indexer, a reader.
+# If another program has a file open: a virus scanner, an indexer, a reader.
 RETRY = 0.01  # seconds between two attempts
 RETRY_FOR = 3.0  # seconds
 CREATE_SUSPENDED = 4
@@ -524,7 +524,7 @@ def flush(path: Path) -> None:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename a file or folder; nothing is there. Waits a little where another program has something
+    """Rename a file or folder; nothing is there. Waits a little if another program has something
     in it open."""
     end = time.monotonic() + RETRY_FOR
     while True:

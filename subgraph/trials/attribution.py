@@ -41,7 +41,7 @@ WORSE = 1.01  # of the squared final error
 MAX_PHASES = 12  # runs for one gain
 # |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
 INSIDE = 3.0
-# Of |P|: what D − D' − P may be. Prototyped in simulation; 1 where the region behaves well inside
+# Of |P|: what D − D' − P may be. Prototyped in simulation; 1 if the region behaves well inside
 # the model.
 SUPERPOSED = 0.4
 NOT_SUPERPOSED = 0.75
@@ -109,8 +109,8 @@ def attribute(
     `result`: the candidate's outputs of the region, if it does not give the same each time; else it
     is run. One reference run; for a gain one more, and two of the candidate.
 
-    None where the target has no outputs or right ones, where an output of the region is missing, or
-    where the patched values cannot be run.
+    None if the target has no outputs or right ones, if an output of the region is missing, or
+    if the patched values cannot be run.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -176,7 +176,7 @@ def error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None
 
 
 def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) -> Feeds | None:
-    """Return the model's values when only this region is the candidate's; None where the reference
+    """Return the model's values when only this region is the candidate's; None if the reference
     cannot go on."""
     if result.failure or lacks_output(model, region, result):
         return None
@@ -215,7 +215,7 @@ def restores_outputs(trials: Trials, region: Region) -> bool | None:
 def _compute_gain(
     trials: Trials, region: Region, error: Array, right: frozenset[int]
 ) -> float | None:
-    """Return the part of D that is gone when the reference runs this region; negative where the
+    """Return the part of D that is gone when the reference runs this region; negative if the
     errors cancel each other."""
     left = _compute_error_without(trials, region, right)
     if left is None:
@@ -242,7 +242,7 @@ def _compute_values_without(
 
     The candidate runs all other nodes.
 
-    None where that takes too many phases, or the reference cannot run the values that enter the
+    None if that takes too many phases, or the reference cannot run the values that enter the
     region.
     """
     values: list[Records] = [{} for _ in trials.values.records]
@@ -272,7 +272,7 @@ def _split_into_phases(model: ReferenceModel, inside: set[int]) -> dict[int, set
     """Return the whole model's nodes in phases: even ones without the nodes inside, odd ones of
     these only.
 
-    A phase reads only earlier phases. Three where the region is convex; more where paths leave it
+    A phase reads only earlier phases. Three if the region is convex; more if paths leave it
     and come back. Complexity: linear in nodes and edges.
     """
     graph = model.graph
@@ -306,7 +306,7 @@ def error_of(judge: Judge, values: Feeds) -> Array | None:
     """Return the error at all outputs of all samples as one vector, each output in units of its
     scale.
 
-    None where there are no values, where an output is missing, is a sequence or real on one side
+    None if there are no values, if an output is missing, is a sequence or real on one side
     alone, or has another number of elements; without the reference's sequences.
     """
     if not values:

@@ -136,11 +136,11 @@ class CandidateModel:
 
     @cached_property
     def precision(self) -> Precision | None:
-        """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
+        """The precision that its tensors show: int8, fp16, bf16; None if it is the reference's.
         Weights in blocks of 4 or 8 bits count as int8, unless the reference's are quantized, too.
         Blocks that the reference takes, too, change nothing.
 
-        Also int8 where the reference's tensors are quantized and its own are not: the rounding is
+        Also int8 if the reference's tensors are quantized and its own are not: the rounding is
         the reference's.
         """
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())

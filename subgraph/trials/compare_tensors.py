@@ -347,7 +347,7 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
 
 
 def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
-    """Return the outcome where the outputs are wrong, with the tensors that are."""
+    """Return the outcome if the outputs are wrong, with the tensors that are."""
     if comparison.full.precise:
         found = say_precise("the candidate", comparison.full.precise)
         return replace(found, what=f"{found.what}; {tensors}")
@@ -357,7 +357,7 @@ def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
 
 
 def _report_agreement(comparison: Comparison) -> ReportedAnswer:
-    """Return the outcome where no tensor fails."""
+    """Return the outcome if no tensor fails."""
     if comparison.deviating_pieces:
         pieces = ", ".join(map(clean, comparison.deviating_pieces))
         return ReportedAnswer(Kind.WRONG, f"not the nearest codes, alone: {pieces}")
@@ -373,7 +373,7 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
 
 
 def _report_refusal(comparison: Comparison) -> ReportedAnswer:
-    """Return the outcome where the candidate refuses the full model."""
+    """Return the outcome if the candidate refuses the full model."""
     bad = [r.node for r in comparison.rows if r.verdict and not r.verdict.agrees]
     nodes = list_some(list(map(clean, bad)), MAX_NAMED) or "no node"
     model = "the full model"
@@ -496,7 +496,7 @@ def compare_tensors(
     """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of
     both).
 
-    Where the full model does not decide whether the candidate is right, `trials.doubt` does.
+    If the full model does not decide whether the candidate is right, `trials.doubt` does.
 
     `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone
     at the same time. `in_place`: none does. `power`: planted faults to count.
@@ -657,7 +657,7 @@ class _OwnSteps:
         graph: The reference's model.
         exact: Number of nodes that, alone, only the step of their quantizer excuses.
         of: Number of nodes.
-        clips: Whether a scale that clips is an excuse, too: not where it alone explains that
+        clips: Whether a scale that clips is an excuse, too: not if it alone explains that
             outputs of the full model fail.
     """
 

@@ -108,7 +108,7 @@ class Judge:
     def precision(self) -> Precision:
         """The precision that the candidate claims to compute in.
 
-        A claim of int8 is ignored where the model quantizes itself: its own steps bound the error,
+        A claim of int8 is ignored if the model quantizes itself: its own steps bound the error,
         and the remaining nodes are computed as precisely as in any other model.
         """
         other = self.runtime.own_model
@@ -223,7 +223,7 @@ class Judge:
     def _get_expected(self, region: Region) -> Feeds:
         """Return the reference's outputs of a region.
 
-        Where the candidate's own model cannot represent the values that enter the region, the
+        If the candidate's own model cannot represent the values that enter the region, the
         reference is run on the coarser values that it can represent.
         """
         records = self.model.values.records
@@ -312,7 +312,7 @@ def can_tell(judge: Judge, region: Region) -> bool:
 
 
 def score_of(judge: Judge, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
-    """Return the score of the full model; None without a score, or where the candidate returned no
+    """Return the score of the full model; None without a score, or if the candidate returned no
     values for it."""
     if (
         judge.score is None

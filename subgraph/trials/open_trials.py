@@ -73,7 +73,7 @@ class Setup:
 
     @property
     def own_model(self) -> str:
-        """The file name of the candidate's own model; "" where it runs the reference's."""
+        """The file name of the candidate's own model; "" if it runs the reference's."""
         other = self.candidate_model
         path = other.graph.path if isinstance(other, CandidateModel) else other
         return path.name if path else ""

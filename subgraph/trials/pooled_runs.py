@@ -161,7 +161,7 @@ def run_pieces(
 
 
 def _try_pool(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | None]:
-    """Return the result of each region in its pool, where it has one."""
+    """Return the result of each region in its pool, if it has one."""
     try:
         return run_pooled(trials, regions)
     except (ModelError, OutOfTime):

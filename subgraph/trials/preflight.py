@@ -1,8 +1,8 @@
 """Before a search blames nodes: can the candidate run anything, and does the user's code around it
 return what it must?
 
-The answer comes from one model of two operators, whose right outputs are known. It is run where the
-full model returned no output; and where its outputs are wrong and code of the user returned them. A
+The answer comes from one model of two operators, whose right outputs are known. It is run if the
+full model returned no output; and if its outputs are wrong and code of the user returned them. A
 mistake of that code shows in every output of every model, so a search would blame each node.
 """
 

@@ -1,7 +1,7 @@
 """The candidate's outputs of a region -> the model's outputs, when the reference computes
 everything else.
 
-Insight: a region that was run on captured values lacks its own error where a path leaves it and
+Insight: a region that was run on captured values lacks its own error if a path leaves it and
 comes back. To first order errors add: the error of the region at the outputs by itself, and, for
 each such detour, the reference's propagation of the error that leaves the region there. This takes
 no run of the candidate. For all nodes but the culprits it is the error that remains once these are

@@ -8,7 +8,7 @@
    explains it; `trial.FullModelMode` notes sessions that contradict themselves.
 5. Are the open dimensions the reason? `trial.Processes.try_pinned_shapes`
 
-OpenVINO computes in bfloat16 where the processor has it, GPUs in TF32: one question for the
+OpenVINO computes in bfloat16 if the processor has it, GPUs in TF32: one question for the
 setting for full precision costs three runs at most, and a search would end at nodes that are right.
 Code of the user has no such setting: the probe shows its precision.
 A model that finds the scales of its quantized values as it runs returns other values with another

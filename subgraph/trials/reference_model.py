@@ -77,9 +77,9 @@ class ReferenceModel:
         scratch: a folder for files that live as long as the session.
         freeze: whether tensors that compute shapes become constants in the cuts.
         comparable: tensors of which both sides have values; None for all.
-        shared_tensors: the same, where one side runs the module that the model was exported from;
+        shared_tensors: the same, if one side runs the module that the model was exported from;
             else None.
-        roundings: runs the ONNX model itself, where the reference runs the module that it was
+        roundings: runs the ONNX model itself, if the reference runs the module that it was
             exported from.
         choice: which outputs are compared, and where.
         unrounded: Casts that a translation added, as `find_unrounded` returns them.

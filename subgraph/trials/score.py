@@ -44,8 +44,8 @@ class Judged(Graded):
     """The judgement on one model.
 
     Attributes:
-        status: AGREE where it is accepted, FAIL where it was run and is not, else UNRESOLVED.
-        score: where a score decides.
+        status: AGREE if it is accepted, FAIL if it was run and is not, else UNRESOLVED.
+        score: if a score decides.
     """
 
     status: Status
@@ -239,7 +239,7 @@ class ByScore:
         """Return the verdict on outputs of the whole model. Their errors stay in it; their status
         is the score's.
 
-        Unresolved where other draws of the samples may be refused.
+        Unresolved if other draws of the samples may be refused.
         """
         found = self.document(result.tensors)
         accepted = found.candidate >= found.limit

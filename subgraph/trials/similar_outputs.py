@@ -71,7 +71,7 @@ class MisreadInput:
 
 
 def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[MisreadInput]:
-    """Yield the usual misreadings of tensors that have values, one input at a time; none where that
+    """Yield the usual misreadings of tensors that have values, one input at a time; none if that
     takes too long."""
     records = model.values.records
     if len(records) > MAX_SAMPLES:
@@ -124,7 +124,7 @@ class WrongOutput:
 
     @cached_property
     def values(self) -> tuple[Array, Array] | None:
-        """The reference's and the candidate's value; None where one is not a tensor, or is
+        """The reference's and the candidate's value; None if one is not a tensor, or is
         missing."""
         result = self.trials.run(self.region)
         name = self.judgement.name
@@ -192,7 +192,7 @@ class WrongOutput:
         return [*([moved] if moved else []), *(e.text for e in self.explanations if e.narrows)]
 
     def _iter_other_tensors(self) -> Iterator[tuple[str, Array]]:
-        """Yield this tensor in other samples, where it has the same size, described,
+        """Yield this tensor in other samples, if it has the same size, described,
         nearest first."""
         k = self.sample
         name = self.judgement.name
@@ -209,7 +209,7 @@ class WrongOutput:
                 yield text, record.array()
 
     def _iter_misread_outputs(self, inputs: Sequence[str]) -> Iterator[tuple[MisreadInput, Array]]:
-        """Yield the reference's outputs where an input was misread."""
+        """Yield the reference's outputs if an input was misread."""
         if len(self.region.nodes) > MAX_NODES:
             return
         for misread in misread_inputs(self.trials.model, inputs):

@@ -267,7 +267,7 @@ def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Re
 
 
 def _read_constants(graph: Graph, region: Region, folded: Collection[str]) -> set[str]:
-    """Return the constants that nodes make and that the region needs, where some are folded."""
+    """Return the constants that nodes make and that the region needs, if some are folded."""
     found = set()
     stack = list(graph.iter_inputs(region.nodes))
     while stack:

@@ -127,7 +127,7 @@ def _compute_noise(output: OutputErrors, rounded: Array | None, moved: Sequence[
     )
     if (
         rounded is not None and not output.tolerance.stepped
-    ):  # where steps move it farther than any rounding
+    ):  # if steps move it farther than any rounding
         exact = output.slices.largest(rounded)
         most = EXAGGERATED * (exact[0] + output.last_rounding[0])
         largest = np.maximum(largest * min(1.0, most / largest[0] if largest[0] else 1.0), exact)
@@ -174,7 +174,7 @@ def _judge_jumps(output: OutputErrors, rounded: Array | None, moved: Sequence[Ar
 
 
 def _judge_by_noise(output: OutputErrors, noise: Array, rounded: Array | None) -> Ruling:
-    """Return the ruling where the noise is known."""
+    """Return the ruling if the noise is known."""
     if output.explains(noise):
         return _judge_explained(output, noise)
     return _judge_unexplained(output, noise, rounded)
@@ -382,7 +382,7 @@ def _judge_unexplained(output: OutputErrors, noise: Array, rounded: Array | None
 
 
 def _judge_without_noise(output: OutputErrors) -> Ruling:
-    """Judge an error that is beyond what the last rounding explains, where no noise is known."""
+    """Judge an error that is beyond what the last rounding explains, if no noise is known."""
     limits = output.compute_explained_limits(output.last_rounding)
     place = output.worst(limits)
     if output.floats.context.claim is FP32:

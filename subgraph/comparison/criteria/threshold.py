@@ -50,7 +50,7 @@ def rule(options: str) -> Rule:
             return ruling
         values = pair.metrics(dict.fromkeys(limit.metric for limit in applied))
         if not pair.measurable and "max_abs" in values:
-            values["max_abs"] = pair.error  # of booleans and strings: 1 where any differs
+            values["max_abs"] = pair.error  # of booleans and strings: 1 if any differs
         return check_limits(applied, values)
 
     return judge

@@ -1,4 +1,4 @@
-"""TNN's model_check: fails where |d|/(|r| + |c|) > 0.005 and |d| > 1e-3
+"""TNN's model_check: fails if |d|/(|r| + |c|) > 0.005 and |d| > 1e-3
 
 The default mode of `ModelChecker::CompareData` (Tencent/TNN, tools/model_check). In TNN a NaN
 passes, because every comparison with a NaN is false; here it fails. Its cosine mode is

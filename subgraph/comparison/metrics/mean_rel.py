@@ -10,13 +10,13 @@ ZERO = 2.0**-52  # float64's eps: smaller reference values count as zero in msac
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """Σ e / n with e = |c/r - 1| where |r| > eps of float64, else 0; no unit.
+    """Σ e / n with e = |c/r - 1| if |r| > eps of float64, else 0; no unit.
 
     An element whose reference is zero counts as right, whatever the candidate is; one whose
     reference is nearly zero outweighs all others. Both as in msaccucmp (algorithm 9); `max_rel` and
     `rel_l2` have neither fault.
 
-    Corner cases: a reference of zeros: 0. Infinite where a quotient leaves float64; never NaN.
+    Corner cases: a reference of zeros: 0. Infinite if a quotient leaves float64; never NaN.
     """
     return float(relative_errors(reference, candidate).mean())
 

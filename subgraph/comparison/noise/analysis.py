@@ -362,7 +362,7 @@ def find_unrounded(
 ) -> dict[str, str]:
     """Find the results of narrow Casts that were not rounded, and the known tensors that show it.
 
-    A runtime may keep float32 between such Casts. A translation may not: where the original has the
+    A runtime may keep float32 between such Casts. A translation may not: if the original has the
     Cast, its values are those of the narrow type.
 
     Args:

@@ -92,7 +92,7 @@ class RegionNoise:
                 reference. None: all is kept in `scratch`.
             other_program: another program than `reference` made `tensors`; how far perturbation
                 moves the values of `reference` is added to them.
-            own_steps: where the region quantizes, perturbed runs move its codes by a step. False:
+            own_steps: if the region quantizes, perturbed runs move its codes by a step. False:
                 no more than rounding before the quantizer moves them.
             unrounded: Casts of the model by which the candidate's program does not round, and
                 inputs that it holds exactly: they excuse nothing.

@@ -237,7 +237,7 @@ def write_rounded(
     """
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
     split = claim is Precision.TF32 or (claim is Precision.BF16 and write.opset < BFLOAT16_SINCE)
-    if split:  # by Veltkamp's splitting, where it does not overflow
+    if split:  # by Veltkamp's splitting, if it does not overflow
         whole = write("Sub", wide, _write_lost(write, wide, 1.0, bits=claim.bits)[0])
         fits = write("Less", write("Abs", wide), MAX_PERTURBED)
         write("Cast", write("Where", fits, whole, wide), to=dtype, output=y)

@@ -18,7 +18,7 @@ def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     The mask is the elements above one half; those above 0 if the float model's outputs (with labels
     the candidate's) are logits, which have values far below 0.
 
-    Two empty masks are equal; where a value is NaN, nothing is right.
+    Two empty masks are equal; if a value is NaN, nothing is right.
     """
     name = next(iter(outputs[0]))
     found = [np.asarray(given[name], np.float64) for given in outputs]

@@ -1,4 +1,4 @@
-"""Share of the samples whose largest value is at the label; without labels, where the float model
+"""Share of the samples whose largest value is at the label; without labels, if the float model
 has it."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ One file per rewriting. To add one, put a file like this into this folder:
     FORMS = [as_max]
 
 A form is given a `RegionModel` and a node. It appends the nodes that take the node's place to a
-`Substitution`, and returns words that the node's name ends, or "" where it does not fit. A file may
+`Substitution`, and returns words that the node's name ends, or "" if it does not fit. A file may
 also define `rewrite(source)`, which yields other models of the same inputs and outputs, each with a
 description. These models may be invalid, or wrong for some values: models that onnx refuses are
 omitted here, and none counts before the reference has proven it.'''

@@ -75,7 +75,7 @@ class FullModel:
     Attributes:
         source: The model with its weights, and the types of its tensors.
         value: Returns the value by which a tensor is replaced.
-        barrier: The position of the barrier in `STRONGEST`; a later one is taken where it does not
+        barrier: The position of the barrier in `STRONGEST`; a later one is taken if it does not
             fit.
         copies: Whether each reader of a tensor has a barrier to itself.
         word: The beginning of the names of inserted tensors.

@@ -138,7 +138,7 @@ class Entry:
         return f"{tried}; {own} was {outcome}"
 
     def _as_tried(self, own: str) -> str:
-        """Return the release that was tried, where this is a package of it: 5.0.0.93 of OpenCV
+        """Return the release that was tried, if this is a package of it: 5.0.0.93 of OpenCV
         5.0.0."""
         return next((v for v in (*self.wrong, *self.right) if own.startswith(f"{v}.")), own)
 

@@ -1,4 +1,4 @@
-"""Padding that is not the same at both ends of an axis, also where SAME comes to that."""
+"""Padding that is not the same at both ends of an axis, also if SAME comes to that."""
 
 from __future__ import annotations
 

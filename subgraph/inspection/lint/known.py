@@ -152,7 +152,7 @@ FACTS: dict[str, Callable[[LintNode, str], str | None]] = {
 
 
 def _format_default(node: LintNode, name: str) -> str:
-    """Return the default of an attribute, as text; "" where it has none."""
+    """Return the default of an attribute, as text; "" if it has none."""
     return _find_default(node.op, node.version or 0, node.domain, name)
 
 

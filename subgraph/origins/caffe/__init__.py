@@ -1,4 +1,4 @@
-"""Caffe: `net.prototxt` and `net.caffemodel` -> ONNX, a node per layer where ONNX can; and a region
+"""Caffe: `net.prototxt` and `net.caffemodel` -> ONNX, a node per layer if ONNX can; and a region
 back to Caffe.
 
 The prototxt is read as a tree and checked against the fields that we know (`messages`), and walked

@@ -75,7 +75,7 @@ class Builder:
     taken: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:
-        """Return the name, or the name with a number where it is taken."""
+        """Return the name, or the name with a number if it is taken."""
         free = find_free_name(name, self.taken, "@")
         self.taken.add(free)
         return free
@@ -133,7 +133,7 @@ class CaffeLayer:
         )
 
     def parameters(self, name: str) -> Parameters:
-        """Return the layer's message of that name; all defaults where it has none."""
+        """Return the layer's message of that name; all defaults if it has none."""
         return getattr(self.text.fields, name) or Parameters(name, None, self.builder.where)
 
     def axis(self, axis: int, rank: int | None = None) -> int:

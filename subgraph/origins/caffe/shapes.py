@@ -283,7 +283,7 @@ def convert_arg_max(layer: CaffeLayer) -> None:
 
 
 def convert_lstm(layer: CaffeLayer) -> None:
-    """Caffe's LSTM over `x (T, N, …)` as one Scan; where `cont (T, N)` is 0 a sequence begins.
+    """Caffe's LSTM over `x (T, N, …)` as one Scan; if `cont (T, N)` is 0 a sequence begins.
 
     Blobs: weights of the input (4·D, I), their bias (4·D), weights of the state (4·D, D); gates i,
     f, o, g.

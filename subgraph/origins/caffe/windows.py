@@ -146,7 +146,7 @@ def _add_pool(
     if op == "AveragePool" and any(pad):
         if floor:
             attributes["count_include_pad"] = 1
-        else:  # runtimes differ in what they count where padding and rounding up meet
+        else:  # runtimes differ in what they count if padding and rounding up meet
             tensor = layer.step("pad = Pad (x, pads)", pads=[0, 0, *pad, 0, 0, *pad])
             attributes["pads"] = [0] * 4
     if not floor and ceil:
@@ -240,7 +240,7 @@ def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, f
 def convert_detection_output(layer: CaffeLayer) -> None:
     """Boxes decoded, non-maximum suppression per class, the best kept: (1, 1, found, 7).
 
-    A row is [image, class, score, x1, y1, x2, y2], by class and falling score; one row of -1 where
+    A row is [image, class, score, x1, y1, x2, y2], by class and falling score; one row of -1 if
     nothing is found. Each class is a batch of NonMaxSuppression, because Caffe suppresses among the
     `top_k` best of each class.
     """

@@ -333,7 +333,7 @@ def _read_values(model: Any, data: bytes, tensor: Any) -> Array:
     """Return the bytes of a tensor of any subgraph; none for one that is computed.
 
     Args:
-        data: The file of the model, where large buffers are outside of the flatbuffer.
+        data: The file of the model, if large buffers are outside of the flatbuffer.
     """
     if tensor.externalBuffer:
         raise CannotCarry(f"the values of '{_decode(tensor.name)}' are in another file")

@@ -48,7 +48,7 @@ from subgraph.types import Array, Fields, JsonObject
 
 Program = Any  # torch.export.ExportedProgram
 Node = Any  # torch.fx.Node
-Place = tuple[str, int | None]  # a node's name, and the position in its value where that is a tuple
+Place = tuple[str, int | None]  # a node's name, and the position in its value if that is a tuple
 
 # how the exporter names the elements of a node with several values
 PART = re.compile(r"(.+)_(?:_|split_)(\d+)")

@@ -288,7 +288,7 @@ class ScopedTensors:
         return scope in self._below
 
     def result(self, scope: str) -> str:
-        """Return the one tensor that leaves the scope; "" where none or several do."""
+        """Return the one tensor that leaves the scope; "" if none or several do."""
         nodes = self._below.get(scope, set())
         graph = self._graph
         leaving = [

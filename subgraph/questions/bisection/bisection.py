@@ -368,7 +368,7 @@ def _list_stale_notes(options: BisectionOptions, interim: Interim, place: Result
 
 
 def _describe_distance_of_whole(trials: Trials) -> str:
-    """Return a clause with the error of the full model, which takes no noise, where the candidate
+    """Return a clause with the error of the full model, which takes no noise, if the candidate
     has run it; else ""."""
     judge = trials.judge.ignore_evidence().with_criterion("numpy")
     whole = trials.full_model

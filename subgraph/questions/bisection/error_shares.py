@@ -52,7 +52,7 @@ Nodes = tuple[int, ...]
 
 @frozen
 class ErrorShares:
-    """Explains errors by those of items; it runs the candidate only where that is unavoidable."""
+    """Explains errors by those of items; it runs the candidate only if that is unavoidable."""
 
     items: NodeItems
     seen: SeenRuns

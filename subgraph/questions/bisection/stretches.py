@@ -39,7 +39,7 @@ UNSEEN = (
 
 def stretches_of(oracle: NodeOracle) -> list[Items]:
     """Return the items, in ranges whose weights fit into the candidate's memory; all in one range
-    where the full model fits."""
+    if the full model fits."""
     trials = oracle.trials
     everything = tuple(range(len(oracle.groups)))
     weights = trials.graph.weights
@@ -72,7 +72,7 @@ def capture(oracle: NodeOracle) -> None:
 
 
 def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
-    """Search the model; where the candidate's memory does not hold it, each stretch, as between two
+    """Search the model; if the candidate's memory does not hold it, each stretch, as between two
     nodes."""
     parts = stretches_of(oracle)
     found = list[Findings]()

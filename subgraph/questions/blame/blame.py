@@ -49,7 +49,7 @@ class ReleasesAsked:
 
     @property
     def names(self) -> list[str]:
-        """Releases that are named one by one; none where a span is."""
+        """Releases that are named one by one; none if a span is."""
         listed = self.span.split(",") if "," in self.span else []
         return [name.strip() for name in listed if name.strip()]
 
@@ -183,7 +183,7 @@ class Blame:
         The first is name → all options with that one. The second is whether the candidate is as
         wrong without any optimization, in full precision.
 
-        `exact`: is that tried? Else it is not known, None, as where there are no such options.
+        It is None without `exact`, which runs that, or if the candidate has no such options.
         """
         about = self.trials.runtime.about
         tried = dict(about.switches)
@@ -324,7 +324,7 @@ class Blame:
 
     def runtime(self) -> tuple[str, str]:
         """Return the runtime's package and its release, as people name them; the candidate's name
-        where it has none."""
+        if it has none."""
         candidate = self.trials.runtime.candidate
         try:
             package = releases.package(candidate.backend)[0]

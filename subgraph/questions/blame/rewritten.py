@@ -114,7 +114,7 @@ class Rewriter:
         fed: tuple[Records, ...],
         scratch: Path,
     ) -> Cure | None:
-        """Return the cure that a form is; None where it heals nothing, or is another function."""
+        """Return the cure that a form is; None if it heals nothing, or is another function."""
         path = scratch / f"form{self.tried}.onnx"
         path.write_bytes(form.model.SerializeToString())
         self.tried += 1
@@ -138,7 +138,7 @@ class Rewriter:
         return replace(cure, model=model, equal=equal)
 
     def _make_full_model(self, form: Rewriting, path: Path) -> Draft:
-        """Return the whole model with the form in the region's place; converted as a whole where
+        """Return the whole model with the form in the region's place; converted as a whole if
         the form has another opset.
 
         Raises:

@@ -135,7 +135,7 @@ def make_next_states(decoder: Decoder, made: Records) -> Records:
 def carry_over_empty_states(
     decoder: Decoder, made: Records, before: Records, into: Path
 ) -> Records:
-    """Return the outputs of a step; for an empty state the one before, where the model has a branch
+    """Return the outputs of a step; for an empty state the one before, if the model has a branch
     for steps with a cache.
 
     So merged decoders give what the encoder's output was made into in the first step only.
@@ -214,7 +214,7 @@ def read_last_logits(given: LoopInputs, results: Records, k: int) -> Array:
 
 
 def _keep(walked: Trace, k: int, states: Records) -> None:
-    """Keep the states before step k; where all would be too much, twice the distance from then on.
+    """Keep the states before step k; if all would be too much, twice the distance from then on.
 
     The inputs of step k itself stay on disk until it has run.
     """
@@ -313,7 +313,7 @@ def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem:
 
 
 def measure_relative_error(expected: Any, actual: Any) -> float:
-    """Return the largest difference over the largest magnitude; infinity where shapes, NaN or
+    """Return the largest difference over the largest magnitude; infinity if shapes, NaN or
     infinities differ."""
     if isinstance(expected, list) or isinstance(actual, list) or expected is None or actual is None:
         return 0.0 if expected is actual else math.inf

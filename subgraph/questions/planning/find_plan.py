@@ -54,7 +54,7 @@ from subgraph.types import Array, frozen
 from subgraph.verdict import Status
 from subgraph.version import __version__
 
-MANY = 64  # places, from which on they are measured in groups first where the time is limited
+MANY = 64  # places, from which on they are measured in groups first if the time is limited
 GROUP = 16  # places
 
 
@@ -125,7 +125,7 @@ class LoweredModels:
         return wide if changed and len(wide) == len(place.reads) else {}
 
     def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
-        """Return the model with these levels; the float model itself where the candidate's command
+        """Return the model with these levels; the float model itself if the candidate's command
         lowers it. `simulated`: as of `lower_model`."""
         graph = self.graph
         if self.twin.by_command:
@@ -368,7 +368,7 @@ class Planner:
     def measure(self) -> None:
         """Measure how far the outputs deviate with each place alone lowered, `jobs` at once.
 
-        Where the time is limited, half of it is for this, and of many places it is estimated first,
+        If the time is limited, half of it is for this, and of many places it is estimated first,
         so that the sensitive ones are known by then.
 
         Raises:
@@ -501,7 +501,7 @@ def compare_outputs(one: ReferenceValues, other: ReferenceValues) -> dict[str, f
 
 
 def distance(reference: Array, other: Array) -> float:
-    """Return |a − b| / |a|; infinite where a value is not finite, or the shapes differ."""
+    """Return |a − b| / |a|; infinite if a value is not finite, or the shapes differ."""
     if reference.shape != other.shape:
         return math.inf
     a = reference.astype(np.float64)

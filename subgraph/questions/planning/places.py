@@ -289,7 +289,7 @@ def _find_code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> st
 def _find_weight_forms(
     graph: Graph, twin: Graph, forms: Mapping[str, Form]
 ) -> tuple[dict[str, Form], list[str]]:
-    """Return the forms of weights: the twin's where it holds this weight, else by channel; and the
+    """Return the forms of weights: the twin's if it holds this weight, else by channel; and the
     names of the latter."""
     codes = list(_iter_codes(twin))
     found: dict[str, Form] = {}

@@ -31,9 +31,9 @@ class Found:
 
     Attributes:
         kept: in the order of their sensitivity.
-        proven: how many of them were given back alone, and refused; all of them where the set is
+        proven: how many of them were given back alone, and refused; all of them if the set is
             minimal.
-        levels: by kept place, how high above what is lowest; higher than any gear where there is
+        levels: by kept place, how high above what is lowest; higher than any gear if there is
             none.
     """
 

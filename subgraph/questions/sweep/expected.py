@@ -1,7 +1,7 @@
 """Example + runtime -> Verdict: whether its outputs are those that the example expects.
 
 The expected outputs are the example's, not onnxruntime's. The default criterion needs the rounding
-noise of the model, which only the reference can measure, and only where its own outputs are those
+noise of the model, which only the reference can measure, and only if its own outputs are those
 expected. If it refuses the model, or returns other outputs (a finding about onnxruntime), the
 example's own tolerance decides.
 """
@@ -60,7 +60,7 @@ BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runn
 # the basis of a verdict
 CRITERION = "criterion"
 TOLERANCE = "tolerance"
-NoiseOf = Callable[[str], OutputNoise | None]  # by output; None where it cannot be measured
+NoiseOf = Callable[[str], OutputNoise | None]  # by output; None if it cannot be measured
 
 
 @dataclass
@@ -380,7 +380,7 @@ class _Output:
     ) -> Judgement:
         """Judge by a rule; the noise is not measured for equal values.
 
-        Equal values agree also where nothing could be compared (no elements, NaN alone): the
+        Equal values agree also if nothing could be compared (no elements, NaN alone): the
         example expects just that.
         """
         output_noise = None if _is_same(self.expected, self.value) else noise(self.name)

@@ -135,7 +135,7 @@ class DumpHints:
 
 
 def refuse_reading() -> Array:
-    """Refuse to read an entry: its `load` where it cannot be read."""
+    """Refuse to read an entry: its `load` if it cannot be read."""
     raise AssertionError("an entry that cannot be read is not loaded")
 
 

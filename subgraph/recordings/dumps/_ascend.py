@@ -27,7 +27,7 @@ NAME = re.compile(
 MAPPING = "mapping.csv"
 
 # Of the numbers of element types: names that ONNX has, names that it has not, and the number itself
-# where there is no name.
+# if there is no name.
 TYPE_NAMES = (
     "int8 float32 float16 int8 uint8 int16 uint16 int32 int64 uint32 uint64 bool float64 STRING"
     " DUAL_SUB_INT8 DUAL_SUB_UINT8 complex64 complex128 int8 int16 int32 uint8 uint16 int64"

@@ -48,7 +48,7 @@ NUMBERINGS = (
     {int(number): name for number, name in _ENGINE.items()},
     *(dict(enumerate(names)) for names in (_2025, _2024, _2021)),
 )
-# "#12_Convolution_conv1_out0.ieb", "…_conv1_iter3_out0.ieb" where inferences are counted; older
+# "#12_Convolution_conv1_out0.ieb", "…_conv1_iter3_out0.ieb" if inferences are counted; older
 # builds leave the type of the node out
 _NAME = re.compile(
     r"#(?P<step>\d+)_(?P<node>.+?)(?:_iter(?P<run>\d+))?_(?P<role>in|out|blb)(?P<index>\d+)\.ieb"

@@ -39,7 +39,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _match_results(files: Files) -> list[re.Match[str]]:
-    """Return the .raw files of folders Result_N; all where the folder itself is one."""
+    """Return the .raw files of folders Result_N; all if the folder itself is one."""
     alone = re.fullmatch(r"Result_\d+", files.root.resolve().name)
     found = [m for m in map(_RESULT.fullmatch, files.ending(".raw")) if m]
     return [m for m in found if alone or m["side"]]

@@ -35,7 +35,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Each tensor on each side: the .npy where there is one, else the text."""
+    """Each tensor on each side: the .npy if there is one, else the text."""
     lists = [n.rpartition("/") for n in files.names if n.rpartition("/")[2] in (MAP, ERRORS)]
     for folder in dict.fromkeys(f"{folder}{slash}" for folder, slash, _ in lists):
         names = _read_names(files, f"{folder}{MAP}")

@@ -33,7 +33,7 @@ class Alignment:
     """How a recorded array is brought into a tensor's shape.
 
     Attributes:
-        words: for readers; "" where at most axes of length 1 differ.
+        words: for readers; "" if at most axes of length 1 differ.
         stored: the recorded array, with the axes that are exchanged.
         order: of these axes.
         shape: of the tensor.
@@ -257,7 +257,7 @@ def displace(reference: Array, before: Array, after: Array) -> Array:
     """Move the reference by the difference of two recorded values, as a share of the larger scale.
 
     So two recordings are compared by the same rounding noise as each of them with the reference.
-    Where both are the same, NaN and infinities too, nothing moves.
+    If both are the same, NaN and infinities too, nothing moves.
     """
     old = before.astype(np.float64)
     new = after.astype(np.float64)

@@ -2,7 +2,7 @@
 
 A name alone proves nothing. After fusion a runtime keeps the name of the first node and the value
 of the last, converters write channels last, files without a header do not store their shape. So the
-reference's value decides: a match by name is *confirmed* where the values are near. Where they are
+reference's value decides: a match by name is *confirmed* if the values are near. If they are
 not, but those of a tensor that a fused node of this name would hold are, that tensor is meant. An
 entry without a name of the model is matched by value, if exactly one tensor fits. A match that
 stays in doubt is kept, with the other tensors that the entry may hold.

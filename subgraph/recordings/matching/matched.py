@@ -347,7 +347,7 @@ class Fit:
             away = _measure_distance(value, reference, voted, best.scale)
             is_sure = not self.mixed and tensor in self._images
             best = replace(best, alignment=voted, distance=away, is_order_unknown=not is_sure)
-        # A file that has the tensor's own shape holds other values where its axes are exchanged.
+        # A file that has the tensor's own shape holds other values if its axes are exchanged.
         is_folded = entry.guessed or value.shape != reference.shape
         may_be_folded = is_folded and best.distance > NEAR
         for way in iter_foldings(value.size, reference.shape) if may_be_folded else ():

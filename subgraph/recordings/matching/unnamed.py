@@ -356,8 +356,8 @@ class _Following:
     def _is_read(self, match: TensorMatch) -> bool:
         """Return whether consumers of the tensor compute their recorded outputs from this entry.
 
-        Found counts only where weights take part: Relu of another tensor may have been recorded as
-        well. Known counts only where the entry brings it nearer: a sum may be near whatever its
+        Found counts only if weights take part: Relu of another tensor may have been recorded as
+        well. Known counts only if the entry brings it nearer: a sum may be near whatever its
         smaller part is.
         """
         for name in self._find_behind(match.tensor):

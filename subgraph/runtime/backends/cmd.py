@@ -12,12 +12,12 @@ its name in the manifest, as .npy, or as .bin of the type and shape in the manif
 plan`; else it is empty.
 `{host}`: in both, the one of the candidate's `hosts` that this run has to itself. All others are
 whole paths. A command that names none of its places gets them as its last words: `{model}
-{converted}`; `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was
+{converted}`; `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` if something was
 converted. Any other `{name}` is
 refused: `{{name}}` means `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are not places.
 Commands of a project file run in its folder, others where subcut runs.
 
-`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`,
+`inputs`, `outputs`: how a device has them, if not as the model: `[big:][DTYPE][:LAYOUT]`,
 `float16:NHWC`; `big` is big-endian. `inputs` is about the .bin files, whose shapes are in the
 manifest; `outputs` about .bin and .npy files.
 

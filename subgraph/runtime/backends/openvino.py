@@ -25,7 +25,7 @@ MODE = "EXECUTION_MODE_HINT"
 HINT = "INFERENCE_PRECISION_HINT"
 THREADS = "INFERENCE_NUM_THREADS"
 OPTIONS = {"precision": ("f32", "f16", "bf16"), "device": (), "threads": (), "[A-Z]*": ()}
-# Elements that share a scale where activations are quantized to int8 while a MatMul runs; 0: never.
+# Elements that share a scale if activations are quantized to int8 while a MatMul runs; 0: never.
 # Its default is on, with precision=f32 too.
 DYNAMIC_QUANTIZATION = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 MAX_MESSAGE = 1200  # characters: it lists each operator that is not converted, with a reason
@@ -121,7 +121,7 @@ def load(model: Path, options: Fields) -> Run:
 def _find_positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
     """Find the position of each input in the compiled model.
 
-    The same position, since an input that is also an output has lost its name; by name where unread
+    The same position, since an input that is also an output has lost its name; by name if unread
     inputs are gone.
     """
     if len(compiled.inputs) == len(inputs):

@@ -116,7 +116,7 @@ def load(model: Path, options: Fields) -> Run:
     entry), `ep` and `library` (a plug-in's provider, and the Python module or the file that holds
     it), all others are the first provider's own (`use_tf32=0`), `fixed` (the reference's settings:
     deterministic kernels, no arena, threads that sleep), `weights` (the folder that external data
-    is relative to, where it is not the model's own) and `reuse` (0: no tensors share memory).
+    is relative to, if it is not the model's own) and `reuse` (0: no tensors share memory).
 
     Raises:
         BackendError: onnxruntime is not installed or does not load. UsageError: an option means

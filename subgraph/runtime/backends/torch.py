@@ -47,7 +47,7 @@ def tensors(model: Path, options: Fields) -> list[str]:
 def load(model: Path, options: Fields) -> Run:
     """Find the part of the module between the model's inputs and outputs.
 
-    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model`
+    `options`: `file` and `build`, a function there; `model`, all that was exported, if `model`
     here is a cut of it.
 
     Raises:

@@ -36,7 +36,7 @@ from subgraph.types import Fields, JsonObject
 
 MULTI = NPM = True
 DEVICE_LACKS = WEBGPU_LACKS
-RELEASES = "onnxruntime-web", "1.30.0"  # the package; the release that runs where none is named
+RELEASES = "onnxruntime-web", "1.30.0"  # the package; the release that runs if none is named
 PACKAGE, NEWEST = RELEASES
 OLDEST = 1, 19  # has the files that are imported here
 GPU = ("webgpu", "webgl")
@@ -70,7 +70,7 @@ NAMES = {
     "firefox": FIREFOX,
 }
 WEBKIT = "webkit"  # no browser that is installed can be driven: `playwright install webkit`
-# Where there is no GPU: chromium's renderer in software.
+# If there is no GPU: chromium's renderer in software.
 IN_SOFTWARE = (
     "--enable-features=Vulkan --use-vulkan=swiftshader --use-webgpu-adapter=swiftshader".split()
 )
@@ -350,7 +350,7 @@ def _place(release: str) -> Path:
 
 
 def fetch(release: str) -> Path:
-    """Return the folder of a release's files, fetched by npm where it is not there.
+    """Return the folder of a release's files, fetched by npm if it is not there.
 
     Raises:
         UsageError: It is not a release.

@@ -55,7 +55,7 @@ class Connection:
         return bool(self._ask("alive", True))
 
     def end(self, call: Callable[[str], None], token: str) -> None:
-        """Call `call(token)` in every worker's process, where the executor can do that."""
+        """Call `call(token)` in every worker's process, if the executor can do that."""
         self._ask("end", None, call, token)
 
     def _ask(self, name: str, default: Any, *words: object) -> Any:

@@ -42,7 +42,7 @@ def connect(address: str, resources: Resources) -> Executor:
     # subcut reports lost tasks, without tracebacks
     for name in ("distributed", "distributed.client", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # files go by content where no file system is shared
+    # files go by content if no file system is shared
     warnings.filterwarnings("ignore", "Sending large graph")
     try:
         # tls if Dask's own settings have it

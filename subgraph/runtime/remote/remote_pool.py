@@ -49,7 +49,7 @@ SMALL = 1 << 20  # bytes: smaller files go with the task, larger ones if the wor
 
 
 def open_workers(candidate: Candidate, deadline: Deadline | None = None) -> Workers:
-    """Return the processes of a candidate: here, or elsewhere where it names an executor.
+    """Return the processes of a candidate: here, or elsewhere if it names an executor.
 
     Args:
         deadline: That of a command which has processes already; None for one without a limit.

@@ -2,7 +2,7 @@
 machine.
 
 A task is JSON and bytes both ways. It never raises and never crashes its worker: an error is a
-result. Files go by path where the worker sees the same ones, which a file with a random content
+result. Files go by path if the worker sees the same ones, which a file with a random content
 shows; else by content, large ones once. The same file is the leash: a run whose file is gone, or is
 held by nobody any more, is not wanted and ends.
 """

@@ -35,13 +35,13 @@ SPLITS = 6  # of the largest contributors, to name smaller ones
 def find_accumulated(
     state: SearchState, scope: Items, share: float = 1.0, *, graded: bool = False
 ) -> Search[Finding | None]:
-    """Return the finding; None where a piece holds a culprit, or the pieces do not account for the
+    """Return the finding; None if a piece holds a culprit, or the pieces do not account for the
     `share` of the scope.
 
     With a share below 1 only the scope is examined, and no growth is measured.
 
     `graded`: the error is known to grow item by item. A piece that fails with a small share is then
-    a place where it grows; otherwise such a piece is one of several culprits. Where rounding
+    a place where it grows; otherwise such a piece is one of several culprits. If rounding
     explains the target's error, the pieces are ranked, whatever they account for, unless one fails
     in a harder way.
     """

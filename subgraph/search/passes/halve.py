@@ -21,7 +21,7 @@ from subgraph.search.state import SearchState
 
 SPAN = 16  # items: the longest fusion expected
 MIN_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reached
-LONGEST = 32  # fault looked for where no length is known to fail
+LONGEST = 32  # fault looked for if no length is known to fail
 
 
 def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
@@ -29,7 +29,7 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
 
     The full scope is known to fail. No region that ends at `clean` or before is expected to fail.
 
-    Where an answer misleads (a fault longer than `SPAN`, a masked one) or a region cannot be run, e
+    If an answer misleads (a fault longer than `SPAN`, a masked one) or a region cannot be run, e
     is too late: scope[s:e] still fails.
     """
     start = 0
@@ -65,7 +65,7 @@ def gallop_back(
     state: SearchState, scope: Items, end: int, start: int | None
 ) -> Search[int | None]:
     """Return the largest s such that scope[s:end] fails. `start`: scope[start:end] is known to
-    fail; None if nothing is known, and then the result is None where no length up to `LONGEST`
+    fail; None if nothing is known, and then the result is None if no length up to `LONGEST`
     fails.
     """
     length = yield from _find_shortest(

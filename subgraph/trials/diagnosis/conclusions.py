@@ -192,7 +192,7 @@ UNKNOWN = "not known: no evidence decides it"
 
 
 def conclude(evidence: Sequence[Evidence]) -> Evidence:
-    """Return the conclusion that the facts of all evidence lead to; its fact is `ROUNDS` where that
+    """Return the conclusion that the facts of all evidence lead to; its fact is `ROUNDS` if that
     is all."""
     facts = {e.fact for e in evidence if e.fact}
     explains = max(

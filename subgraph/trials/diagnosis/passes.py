@@ -64,7 +64,7 @@ class Ablation:
             return worker.names("passes", path, trials.runtime.candidate.options)
 
     def every(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the names that are left out together where none of `names` cures alone."""
+        """Return the names that are left out together if none of `names` cures alone."""
         return names
 
     def is_right(self, off: Iterable[str]) -> bool:
@@ -94,7 +94,7 @@ def minimal_sets(ablation: Ablation) -> list[Strings]:
     """Return the minimal sets of passes without which the region is right: of one name, of two,
     else one larger set.
 
-    Empty where the region stays wrong without any of them, or the optimizer has no passes with
+    Empty if the region stays wrong without any of them, or the optimizer has no passes with
     names.
 
     Raises:

@@ -91,7 +91,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
 def iter_far_constants(trials: Trials) -> Iterator[str]:
     """Yield a note on the constants that are far from ours, of nodes whose outputs have our names.
 
-    An input may not show them: a bias that is dropped, where the sums are large.
+    An input may not show them: a bias that is dropped, if the sums are large.
     """
     sizes = (math.prod(tensor.dims) for tensor in trials.graph.weights.values())
     pairing = _pair_region(trials, trials.full_model) if sum(sizes) <= MAX_ELEMENTS else None

@@ -43,8 +43,8 @@ WORK_OF_QUANTIZERS = frozenset(("Clip", "Relu"))  # if the range of their codes 
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 RUNS = 64  # of sorted values, that are compared before the values themselves
-MIN_EXACT = 8  # the same, where they differ by rounding alone
-SLACK = 1e-6  # of rounding, where profiles are compared
+MIN_EXACT = 8  # the same, if they differ by rounding alone
+SLACK = 1e-6  # of rounding, when profiles are compared
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -109,7 +109,7 @@ def match_tensors(
             if target != name and not can_hold(graph, name, match, expected, value):
                 continue
             fitted = _fit(match, expected, value, order)
-            # Another order of axes is a fault, not a layout, where the shape does not show it, in
+            # Another order of axes is a fault, not a layout, if the shape does not show it, in
             # an output, or if the tensors above do not have it.
             shapes = {None if a is None else a.shape for a in (expected, value)}
             is_unseen = target == name and len(shapes) == 1
@@ -346,7 +346,7 @@ def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: in
     """Return the order of axes that a tensor has in the candidate's model if nothing but a
     Transpose changes it on the way.
 
-    `orders`: of the tensors above, as `MatchedTensor.perm`, but never (). () where nothing is
+    `orders`: of the tensors above, as `MatchedTensor.perm`, but never (). () if nothing is
     known.
     """
     maker = graph.maker.get(name)

@@ -145,7 +145,7 @@ def _match_by_meaning(
 
 
 def _add_types(pair: CandidateModel, ours: Records) -> Matches:
-    """Return the matches, with element types where no value shows them, or if the file does not
+    """Return the matches, with element types if no value shows them, or if the file does not
     load: those that it declares, or that follow from these, else those of our tensors."""
     if not pair.unknown and all(m.dtype for m in pair.matches.values()):
         return pair.matches
@@ -174,7 +174,7 @@ def _read_first_sample(graph: Graph, values: ReferenceValues | None) -> ModelVal
 def _run_reference(
     graph: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
 ) -> tuple[ReferenceValues | None, str]:
-    """Return the reference's values of `other` on the same inputs; None and why where it cannot run
+    """Return the reference's values of `other` on the same inputs; None and why if it cannot run
     it: then names decide."""
     values.need(list(graph.inputs))
     samples = []

@@ -7,7 +7,7 @@ names the runs that it is likely to need after that.
 
 The growth of an error is not measured, and a region that agrees is not examined further.
 
-Where no cut shows the fault, the tasks are rewritings of the full model
+If no cut shows the fault, the tasks are rewritings of the full model
 (`questions.bisection.rewriting`).
 
 The person is a `Runner`: it returns the recorded results, and raises `Pending` for a missing one.
