@@ -345,7 +345,7 @@ def main() -> None:
     # Reading 80,000 nodes makes 400,000 objects and hardly any cycle.
     gc.set_threshold(500_000, 20, 20)
     # So that half-written folders are removed.
-    system.at_termination(lambda: sys.exit(system.TERMINATED))
+    system.call_at_termination(lambda: sys.exit(system.TERMINATED))
     codecs.register_error("plain", plain)  # the console of Windows has no →
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -45,7 +45,7 @@ PARTICIPLES = frozenset(
 PREPOSITIONS = frozenset(
     "of by above below beside beyond around between within behind before after".split()
 )
-PUBLIC_NAMES = {"of_pair", "computed_by", "cleaned", "listed", "beside"}  # of plug-ins
+PUBLIC_NAMES = {"of_pair", "computed_by", "cleaned", "listed"}  # of plug-ins
 COMMENT = re.compile(r"(?:^|  )\s*# (.*)")
 WORD = re.compile(r"\b[a-z]{2,}\b")
 OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -194,7 +194,7 @@ def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
         DataError: the bytes of a weight cannot be read.
         OutputError: nothing can be written.
     """
-    large = list(filter(protobuf.on_disk, model.graph.initializer))
+    large = list(filter(protobuf.is_on_disk, model.graph.initializer))
     weights = protobuf.weights_digest(large, graph.path)
     name = graph.path.name
     depends: list[Part] = ["body/1", name, model.SerializeToString(deterministic=True), weights]

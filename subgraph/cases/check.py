@@ -163,7 +163,7 @@ def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun)
 # ------------------------------------------------------------ other opsets
 
 
-def at_opset(
+def write_at_opset(
     cut: Cut, version: int, work: Path, check: Callable[[Path], CheckResult] | None = None
 ) -> TargetOpset | None:
     """Write the cut at another opset to a second file; None for version 0.

@@ -25,7 +25,7 @@ from subgraph.cases.case import (
     ResultPlace,
     TensorEntry,
 )
-from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_problem
+from subgraph.cases.check import REFUSED, check, run_checker, type_problem, write_at_opset
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
 from subgraph.cases.short_values import list_case
 from subgraph.documents import json_key, part, to_json
@@ -174,7 +174,7 @@ def extract(
         cut = cut_region(graph, region, dynamic=request.dynamic)
         with folders.aside(place.path) as work:
             _write_model(cut, request, work)
-            other = at_opset(cut, request.target_opset, work)
+            other = write_at_opset(cut, request.target_opset, work)
             manifest = replace(_make_manifest(cut, request), target_opset=other)
             if problem := type_problem(cut):
                 manifest = replace(
@@ -344,7 +344,7 @@ class CaseBuilder:
                 expected=expected,
             )
             result = checked(work / MODEL)
-            other = at_opset(cut, request.target_opset, work, checked)
+            other = write_at_opset(cut, request.target_opset, work, checked)
             numbers = list_case(tensors[0], cut.inputs, cut.outputs)  # files are moved then
             entries, losses = self._store(cut, group, work)
             manifest = replace(

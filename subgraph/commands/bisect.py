@@ -405,7 +405,7 @@ def _search(
     notes = (
         f"step {k} of {document.setup.steps} of a loop, fed with the reference's state before it",
     )
-    with search.at(k) as (trials, setup):
+    with search.open_step(k) as (trials, setup):
         bisection = Bisection(
             trials, BisectionOptions(setup, limits, "", command_line(), notes, force)
         )

@@ -538,7 +538,7 @@ class ScoreOptions:
 
 @frozen
 class RuntimeOptions:
-    """How candidate and reference run."""
+    """The options of the runs of candidate and reference."""
 
     precision: Text = option(
         "--precision", "fp16", "Precision of the candidate: fp32, tf32, fp16, bf16 or int8."

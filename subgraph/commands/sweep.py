@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @frozen
 class SweepRuntimeOptions(options.RuntimeOptions):
-    """How the candidate runs.
+    """The options of the candidate's runs.
 
     The models of a sweep are tiny: a minute is enough.
     """

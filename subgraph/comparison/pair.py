@@ -136,7 +136,7 @@ class Pair:
             distance = np.asarray(b - a)
         return np.asarray(np.abs(distance, out=distance))
 
-    def in_place(self, values: Array) -> Array:
+    def zero_unless_finite(self, values: Array) -> Array:
         """Return values of the elements that are finite in both -> float64, flat, one per element,
         0 if one is not finite.
 

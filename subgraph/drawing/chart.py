@@ -129,7 +129,7 @@ class _Axis(NamedTuple):
     begin: float
     room: float
 
-    def at(self, value: float) -> float:
+    def place(self, value: float) -> float:
         """Return the place of a value; the middle of an axis with one value."""
         span = self.high - self.low
         return round(self.begin + self.room * ((value - self.low) / span if span > 0 else 0.5), 1)
@@ -139,7 +139,7 @@ def _draw_points(
     points: Sequence[Point], across: _Axis, down: Callable[[float], float]
 ) -> list[DrawnPoint]:
     return [
-        DrawnPoint(across.at(p.x), down(p.error), p.name, p.error, p.status == "fail")
+        DrawnPoint(across.place(p.x), down(p.error), p.name, p.error, p.status == "fail")
         for p in points
         if p.error is not None
     ]
@@ -150,7 +150,7 @@ def _make_x_axis(xs: Sequence[float]) -> _Axis:
 
 
 def _label_ends(across: _Axis) -> list[Label]:
-    return [Label(across.at(x), f"{x:g}") for x in dict.fromkeys((across.low, across.high))]
+    return [Label(across.place(x), f"{x:g}") for x in dict.fromkeys((across.low, across.high))]
 
 
 def _format_path(places: Iterable[tuple[float, float]]) -> str:
@@ -188,16 +188,16 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
         if not math.isfinite(value):
             return roof + 6
         level = math.log10(value) if value > 0 else bottom
-        return axis.at(min(max(level, bottom), high))
+        return axis.place(min(max(level, bottom), high))
 
     drawn = _draw_points(points, across, down)
     failing = [d for d in drawn if d.fails]
-    spans = [[across.at(x) for x in mark] for mark in marks]
+    spans = [[across.place(x) for x in mark] for mark in marks]
     names = _label_points(drawn, spans)
     step = math.ceil((high - bottom) / MAX_LABELS)
-    levels = [Label(axis.at(d), f"1e{d}") for d in range(high, low - 1, -step)]
+    levels = [Label(axis.place(d), f"1e{d}") for d in range(high, low - 1, -step)]
     return Chart(
-        levels=[*levels, *([Label(axis.at(bottom), floor)] if floor else ())],
+        levels=[*levels, *([Label(axis.place(bottom), floor)] if floor else ())],
         ends=_label_ends(across),
         names=names,
         paths=Paths(
@@ -225,20 +225,22 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
     values = [p.error for p in points if p.error is not None] or [0.0]
     across = _make_x_axis([p.x for p in points])
     axis = _Axis(min(values), max(values), HEIGHT - BOTTOM, MARKED + BOTTOM - HEIGHT)
-    drawn = _draw_points(points, across, axis.at)
+    drawn = _draw_points(points, across, axis.place)
     highest: dict[float, float] = {}
     for point in drawn:
         highest[point.x] = min(point.y, highest.get(point.x, point.y))
     levels = dict.fromkeys((axis.high, (axis.low + axis.high) / 2, axis.low))
     return Chart(
-        levels=[Label(axis.at(value), f"{value:.4g}") for value in levels],
+        levels=[Label(axis.place(value), f"{value:.4g}") for value in levels],
         ends=_label_ends(across),
         names=[],
         paths=Paths(
             _format_path(sorted(highest.items())), _format_dots(d for d in drawn if not d.fails), ""
         ),
         titled=[d for d in drawn if d.fails],
-        marks=[Mark(round(x), across.at(x) - 3, 6, across.at(x), 0, hidden=False) for x in marked],
+        marks=[
+            Mark(round(x), across.place(x) - 3, 6, across.place(x), 0, hidden=False) for x in marked
+        ],
         words=words,
         top=MARKED,
         strange=None,

@@ -126,13 +126,15 @@ class Cut:
     @property
     def weights(self) -> list[TensorProto]:
         """Initializers whose bytes are on disk."""
-        return list(filter(protobuf.on_disk, self.model.graph.initializer))
+        return list(filter(protobuf.is_on_disk, self.model.graph.initializer))
 
     @property
     def parameters(self) -> int:
         """Number of elements of all initializers except frozen tensors, and of Constant nodes."""
         held = [t for t in self.model.graph.initializer if t.name not in self.frozen]
-        return in_constants(self.graph, self.region) + sum(map(protobuf.element_count, held))
+        return count_constant_elements(self.graph, self.region) + sum(
+            map(protobuf.element_count, held)
+        )
 
     def get_declaration(self, name: str) -> DeclaredTensor:
         """Return the declaration of an input or output."""
@@ -196,7 +198,7 @@ def cut(
     return cut_region(graph, region, captured, folder, dynamic=dynamic)
 
 
-def in_constants(graph: Graph, region: Region) -> int:
+def count_constant_elements(graph: Graph, region: Region) -> int:
     """Return how many elements the Constant nodes hold that a region reads."""
     held = map(graph.constant, graph.iter_outputs(region.pulled))
     return sum(protobuf.element_count(tensor) for tensor in held if tensor is not None)
@@ -393,7 +395,7 @@ def add_weight(graph: Graph, name: str, out: GraphProto) -> None:
         protobuf.load_all((sparse.values, sparse.indices), graph.path)
         return
     source = graph.weights[name]
-    if protobuf.in_other_file(source) and protobuf.nbytes(source) < protobuf.STUB_ABOVE:
+    if protobuf.is_in_other_file(source) and protobuf.nbytes(source) < protobuf.STUB_ABOVE:
         source = protobuf.load_raw(source, graph.path)
     out.initializer.add().MergeFromString(source.SerializeToString())
 

@@ -26,7 +26,7 @@ def external_files(graph: Graph) -> dict[str, Path]:
     """
     found = {}
     for tensor in flatten(map(all_tensors, (graph.model.graph, *graph.model.functions))):
-        if protobuf.in_other_file(tensor):
+        if protobuf.is_in_other_file(tensor):
             location = next((str(e.value) for e in tensor.external_data if e.key == "location"), "")
             found[location] = protobuf.locate(tensor, graph.path).file
     return found

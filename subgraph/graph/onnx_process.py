@@ -99,7 +99,7 @@ class OnnxProcess:
             OnnxError: onnx cannot convert it. ModelError: the process exceeded a limit, or crashed.
         """
         bare = protobuf.clone(model)
-        large = list(filter(protobuf.on_disk, model.graph.initializer))
+        large = list(filter(protobuf.is_on_disk, model.graph.initializer))
         declare_weights_on_disk(bare.graph)  # the converter cannot read them
         try:
             data = self._ask("convert", bare.SerializeToString(), version=version)

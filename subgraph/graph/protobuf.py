@@ -504,14 +504,14 @@ def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> No
         entry.value = value
 
 
-def on_disk(tensor: TensorProto) -> bool:
+def is_on_disk(tensor: TensorProto) -> bool:
     """Return whether the bytes of this weight are in a file rather than in the message."""
     return bool(tensor.data_location == EXTERNAL)
 
 
-def in_other_file(tensor: TensorProto) -> bool:
+def is_in_other_file(tensor: TensorProto) -> bool:
     """Return whether the bytes of this weight are in another file than the model."""
-    return on_disk(tensor) and not any(
+    return is_on_disk(tensor) and not any(
         e.key == "location" and e.value == HERE for e in tensor.external_data
     )
 
@@ -669,7 +669,7 @@ def load_all(tensors: Iterable[TensorProto], model: Path) -> None:
         DataError: the bytes cannot be read.
     """
     for tensor in tensors:
-        if on_disk(tensor):
+        if is_on_disk(tensor):
             tensor.CopyFrom(load_raw(tensor, model))
 
 
@@ -691,7 +691,7 @@ def to_array(tensor: TensorProto, model: Path) -> Array:
     """
     from onnx import numpy_helper
 
-    full = load_raw(tensor, model) if on_disk(tensor) else tensor
+    full = load_raw(tensor, model) if is_on_disk(tensor) else tensor
     array: Array = numpy_helper.to_array(protos().TensorProto.FromString(full.SerializeToString()))
     return array
 
@@ -707,7 +707,7 @@ def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
     """
     nbytes(tensor)  # has it a raw form?
     name, bits = dtypes.TYPES[tensor.data_type]
-    if on_disk(tensor) and bits >= 8:
+    if is_on_disk(tensor) and bits >= 8:
         dtype = np_dtype(name)
         chunks = locate(tensor, model).chunks(size * dtype.itemsize)
         yield from (np.frombuffer(chunk, dtype) for chunk in chunks)
@@ -739,12 +739,12 @@ def write(
         OutputError: the disk is full or not writable.
     """
     copy = clone(model)
-    tensors = list(filter(on_disk, copy.graph.initializer))
+    tensors = list(filter(is_on_disk, copy.graph.initializer))
     weights = [
         (t, locate(t, source if isinstance(source, Path) else source[t.name])) for t in tensors
     ]
     if external is None:
-        external = any(map(in_other_file, tensors))
+        external = any(map(is_in_other_file, tensors))
     with explain_write_error(path):
         if weights and (external or sum(blob.length for _, blob in weights) > INLINE_LIMIT):
             data = path.with_name(path.name + ".data")
@@ -764,7 +764,7 @@ def rewrite(model: ModelProto, source: Path, path: Path) -> None:
         DataError: As `write`.
         OutputError: As `write`.
     """
-    weights = [t for t in model.graph.initializer if on_disk(t) and not in_other_file(t)]
+    weights = [t for t in model.graph.initializer if is_on_disk(t) and not is_in_other_file(t)]
     with explain_write_error(path):
         _write_inline(model, [(tensor, locate(tensor, source)) for tensor in weights], path)
 

@@ -183,9 +183,9 @@ def declare_weights_on_disk(graph: GraphProto) -> None:
     files."""
     inputs = {v.name for v in graph.input}
     for tensor in graph.initializer:
-        if protobuf.on_disk(tensor) and tensor.name not in inputs:
+        if protobuf.is_on_disk(tensor) and tensor.name not in inputs:
             set_tensor(graph.input.add(name=tensor.name).type, tensor.data_type, tensor.dims)
-    assign(graph.initializer, [t for t in graph.initializer if not protobuf.on_disk(t)])
+    assign(graph.initializer, [t for t in graph.initializer if not protobuf.is_on_disk(t)])
 
 
 def pin(declared: TypeProto, actual: TypeProto) -> dict[str, int]:

@@ -97,7 +97,7 @@ def file_summary(graph: Graph) -> FileSummary:
         path=str(graph.path),
         bytes=graph.skeleton.size,
         external_bytes=sum(
-            _format_bytes(t) for t in graph.weights.values() if protobuf.in_other_file(t)
+            _format_bytes(t) for t in graph.weights.values() if protobuf.is_in_other_file(t)
         ),
         ir_version=int(model.ir_version),
         opsets={o.domain or "ai.onnx": int(o.version) for o in model.opset_import},
@@ -185,7 +185,7 @@ def attribute_text(attribute: Any) -> str:
 def _format_tensor(tensor: protobuf.TensorProto) -> str:
     name = dtypes.name_of(tensor.data_type, "unknown")
     text = f"{name} {shape_text(tuple(tensor.dims))}"
-    if protobuf.on_disk(tensor) or math.prod(tensor.dims) > MAX_LISTED:
+    if protobuf.is_on_disk(tensor) or math.prod(tensor.dims) > MAX_LISTED:
         return text
     try:
         values = protobuf.to_array(tensor, Path()).tolist()

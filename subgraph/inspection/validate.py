@@ -136,7 +136,7 @@ def _iter_newer_opsets(graph: Graph) -> Iterator[Problem]:
 def _iter_unreadable_weights(graph: Graph) -> Iterator[Problem]:
     for name, tensor in graph.weights.items():
         try:
-            if protobuf.on_disk(tensor):
+            if protobuf.is_on_disk(tensor):
                 protobuf.locate(tensor, graph.path)
         except ModelError as e:
             yield Problem("weight", None, name, e.what, e.hint)

@@ -75,7 +75,7 @@ def move_weights_to_inputs(path: Path, names: Collection[str]) -> Path:
         assign(model.graph.initializer, [t for t in model.graph.initializer if t.name not in fed])
         protobuf.write(model, path, target, external=False)
 
-    large = [t for t in graph.initializer if protobuf.on_disk(t)]
+    large = [t for t in graph.initializer if protobuf.is_on_disk(t)]
     weights = protobuf.weights_digest(large, path)
     return convert_once(["fed/1", skeleton.structure, weights, *sorted(fed)], path.name, write)
 
@@ -105,7 +105,7 @@ def convert_text(path: Path, form: str) -> Path:
                 f"{path} is an ONNX model as {form} that onnx cannot read: {why}",
                 code="model.text-unreadable",
             ) from e
-        if any(map(protobuf.in_other_file, all_tensors(model.graph))):
+        if any(map(protobuf.is_in_other_file, all_tensors(model.graph))):
             raise ModelError(
                 f"{path} has weights in another file",
                 f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into"

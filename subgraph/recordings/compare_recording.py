@@ -68,7 +68,7 @@ MAX_FORMS = 16  # combinations of recorded forms of a node's tensors, that are t
 
 @frozen
 class Choice:
-    """How runs are compared.
+    """The options of a comparison of runs.
 
     Attributes:
         only: these tensors instead of all.
@@ -130,7 +130,7 @@ def _judge_matches(
             break
     rows = restrict(every, only)
     unexplained = tuple(n for n, row in every.items() if row.is_error)
-    fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
+    fed = {n: judging.judge_fed(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
     is_part = len(set(only)) < len(tensors)
     unseen = (n for n in tensors if n in graph.outputs and not _is_seen(judge, n, recorded))
@@ -251,7 +251,7 @@ class _Judging:
         """The precision that the run claims."""
         return Precision(self.run.precision or self.judge.precision)
 
-    def in_place(self, name: str) -> TensorRow:
+    def judge_fed(self, name: str) -> TensorRow:
         """Return the row of a tensor of which only `in_place` was judged; of several samples the
         worst."""
         rows = []
@@ -348,7 +348,7 @@ class _Judging:
 
         The tensors that are upstream are judged before.
         """
-        row = self.in_place(name)
+        row = self.judge_fed(name)
         may_be_wrong = row.failing or (row.agreeing and self._may_hide(name))
         alone = self._judge_alone(name) if may_be_wrong else None
         if (

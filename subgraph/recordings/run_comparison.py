@@ -146,7 +146,7 @@ class RunComparison:
 
     @property
     def unlike(self) -> int:
-        """How many entries have a name and a value that the model has not."""
+        """The number of entries whose name and value the model has not."""
         return sum(left.strange for left in self.list_left_out(*Reason))
 
     def needing(self, names: Sequence[str]) -> RunComparison:
@@ -176,13 +176,13 @@ class RunComparison:
 
     @property
     def silence(self) -> str:
-        """Why the tensors that agree tell nothing about the device; "" if one of them does."""
+        """The reason why the tensors that agree tell nothing about the device; "" if one does."""
         mute = {name: row.mute for name, row in self.rows.items() if row.agreeing}
         return explain_silence(mute) if mute and all(mute.values()) else ""
 
     @property
     def too_few(self) -> str:
-        """Why the tensors that agree are too few for the model; "" if they are enough."""
+        """The reason why the tensors that agree are too few for the model; "" if they suffice."""
         if self.unseen_outputs and self.tensors:
             seen = f"{sum(row.compared for row in self.rows.values())} of {self.tensors} tensors"
             outputs = ", ".join(self.unseen_outputs)

@@ -45,9 +45,9 @@ from subgraph.reports._compared import (
     view as view,
 )
 from subgraph.reports._words import (
-    beside as beside,
     cleaned as cleaned,
     describe_sweep as describe_sweep,
+    describe_worst as describe_worst,
     error as error,
     is_proven as is_proven,
     join_with_and as join_with_and,

@@ -25,7 +25,7 @@ from subgraph.reports._words import (
     MAX_PIECES,
     again,
     all_indices,
-    beside,
+    describe_worst,
     everywhere,
     explain_share,
     is_proven,
@@ -300,7 +300,7 @@ def _iter_values(finding: FindingDocument) -> Iterator[Line]:
             state = f"{failed}, {verdict.signature or verdict.status}"
             yield "what", f"{state}: {why}" if why else state
         return
-    yield "what", f"{worst.tensor}: {beside(worst, finding.run.off)}"
+    yield "what", f"{worst.tensor}: {describe_worst(worst, finding.run.off)}"
     decisive = [j.name for j in verdict.outputs if j.why == verdict.why] if verdict else []
     if why and decisive and decisive[0] != worst.tensor:
         why = f"{decisive[0]}: {why}"

@@ -250,7 +250,7 @@ def describe_sweep(document: SweepDocument) -> str:
     return "; ".join(parts)
 
 
-def beside(worst: WorstElement, off: Off | None) -> str:
+def describe_worst(worst: WorstElement, off: Off | None) -> str:
     """Return `expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
     at = ",".join(map(str, worst.index))
     share = f"; {off.count} of {off.of} values differ" if off else ""

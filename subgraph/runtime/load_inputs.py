@@ -388,7 +388,7 @@ def _load_pb(path: Path) -> dict[str, Array]:
 
     try:
         tensor = protobuf.protos().TensorProto.FromString(path.read_bytes())
-        if protobuf.on_disk(tensor):
+        if protobuf.is_on_disk(tensor):
             raise InputError(
                 f"{path}: a tensor with its data in another file is not read",
                 code="input.external-data",

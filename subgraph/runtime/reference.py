@@ -124,7 +124,7 @@ def write_model(
         The written file, and the options that find its weights.
     """
     path = folder / "model.onnx"
-    weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+    weights = [t for t in model.graph.initializer if protobuf.is_on_disk(t)]
     blobs = [protobuf.locate(tensor, source) for tensor in weights]
     is_aligned = all(b.file != source and b.offset % KERNEL_ALIGN == 0 for b in blobs)
     if weights and in_place and is_aligned:
@@ -339,7 +339,7 @@ class Reference(Closable):
             read = protobuf.reading_class().FromString(model.SerializeToString())
             return Graph(protobuf.Skeleton(source, read, 0, ""))
 
-        on_disk = sum(protobuf.nbytes(t) for t in model.graph.initializer if protobuf.on_disk(t))
+        on_disk = sum(protobuf.nbytes(t) for t in model.graph.initializer if protobuf.is_on_disk(t))
         if not self._runs_in_stretches(key, on_disk, graph, reuse):
             path, more = write_model(model, source, folder, in_place=self.fixed)
             self._load(key, path, {**self._make_options(reuse), **more})

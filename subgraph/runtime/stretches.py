@@ -98,7 +98,7 @@ class StretchedModel:
         self.options = options
         self._files = set(external_files(graph).values())
         weights = graph.model.graph.initializer
-        if any(protobuf.on_disk(t) and not protobuf.in_other_file(t) for t in weights):
+        if any(protobuf.is_on_disk(t) and not protobuf.is_in_other_file(t) for t in weights):
             self._files.add(graph.path)
 
     def fits(self) -> bool:

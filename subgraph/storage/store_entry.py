@@ -29,7 +29,7 @@ WINDOW = 1 << 18  # fits into the second-level cache
 
 
 class Damaged(Exception):
-    """Why an entry cannot be used."""
+    """The reason for which an entry cannot be used."""
 
 
 def list_names(folder: Path) -> list[str]:

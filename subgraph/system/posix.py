@@ -478,7 +478,7 @@ def _lives_outside(process: psutil.Process, group: int) -> bool:
 # ------------------------------------------------------------ own end
 
 
-def at_termination(call: Callable[[], object]) -> None:
+def call_at_termination(call: Callable[[], object]) -> None:
     """Call this at a request to end, other than by Ctrl-C. Only in the main thread."""
     signal.signal(signal.SIGTERM, lambda *_: call())
 

@@ -364,7 +364,7 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
 # ------------------------------------------------------------ own end
 
 
-def at_termination(call: Callable[[], object]) -> None:
+def call_at_termination(call: Callable[[], object]) -> None:
     """Make Ctrl-Break, with which Windows and `interrupt` end a process, a KeyboardInterrupt, as
     Ctrl-C is."""
     signal.signal(signal.SIGBREAK, signal.default_int_handler)

@@ -95,7 +95,7 @@ class CandidateModel:
     def identity(self) -> str:
         """A hash of all that its outputs depend on."""
         weights = protobuf.weights_digest(
-            [t for t in self.graph.weights.values() if protobuf.on_disk(t)], self.graph.path
+            [t for t in self.graph.weights.values() if protobuf.is_on_disk(t)], self.graph.path
         )
         return digest(
             "other/2",

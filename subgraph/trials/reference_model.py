@@ -60,7 +60,7 @@ class ReferenceCache:
         structure's digest."""
         if name not in self.digests:
             tensor = graph.weights.get(name)
-            on_disk = [tensor] if tensor is not None and protobuf.on_disk(tensor) else []
+            on_disk = [tensor] if tensor is not None and protobuf.is_on_disk(tensor) else []
             self.digests[name] = protobuf.weights_digest(on_disk, graph.path) if on_disk else ""
         return self.digests[name]
 

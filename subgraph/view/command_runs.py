@@ -34,7 +34,8 @@ class CommandRun:
     """One command line in a child process."""
 
     def __init__(self, kind: str, words: Sequence[str]) -> None:
-        """
+        """Begin no process yet.
+
         Attributes:
             kind: The sub-command.
             words: All words after `subcut`.
@@ -84,7 +85,8 @@ class Runs:
         self,
         links: Callable[[JsonObject, Sequence[str]], JsonObject] = lambda document, words: {},
     ) -> None:
-        """
+        """Begin without runs.
+
         Args:
             links: Returns further fields of a run's last event for its document and words.
         """

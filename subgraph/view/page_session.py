@@ -24,7 +24,7 @@ from subgraph.documents import from_json, to_json
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.cut import in_constants
+from subgraph.graph.cut import count_constant_elements
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_region
 from subgraph.inspection.describe import EnteringTensor, NodeDetails, TensorInfo, node_descriptions
@@ -361,7 +361,7 @@ class ViewSession:
                 for n in region.weights
                 if n in graph.weights or n in graph.sparse
             )
-            + in_constants(graph, region),
+            + count_constant_elements(graph, region),
             "command": system.join(["subcut", *_write_cut_words(self, start, end)]),
         }
 

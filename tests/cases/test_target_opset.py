@@ -1,4 +1,4 @@
-"""A cut at an older opset, and `repro.py` on other inputs. Covers `cases.check.at_opset`."""
+"""A cut at an older opset, and `repro.py` on other inputs. Covers `cases.check.write_at_opset`."""
 
 from __future__ import annotations
 

@@ -556,7 +556,7 @@ def test_weights_stay_on_disk_until_they_are_written(
     made = tried(reference, g, singles(g), tmp_path)
     assert [len(p.pieces) for p in made] == [3, 1]
     for p in made:
-        assert all(map(protobuf.on_disk, p.model.graph.initializer))
+        assert all(map(protobuf.is_on_disk, p.model.graph.initializer))
         files = p.save(tmp_path / "again.onnx")
         assert [f.name for f in files] == ["again.onnx", *["again.onnx.data"][:outside]]
         assert p.save(tmp_path / "again.onnx") == files  # the pool is not used up

@@ -67,7 +67,7 @@ def test_large_weights_stay_on_disk(tmp_path: Path) -> None:
     path = write(tmp_path, model)
     found = {t.name: t for t in protobuf.read(path).model.graph.initializer}
     assert set(found) == {"W0", "W1", "W2", "small"}
-    assert not protobuf.on_disk(found["small"])
+    assert not protobuf.is_on_disk(found["small"])
     for name in ("W0", "W1", "W2"):
         blob = protobuf.locate(found[name], path)
         true = next(t for t in model.graph.initializer if t.name == name)

@@ -451,7 +451,7 @@ def test_large_inline_model_is_captured_without_reading_it(
 ) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 1000)
     g = heavy(tmp_path, "", 0, inline=True)
-    assert protobuf.on_disk(g.weights["w"])
+    assert protobuf.is_on_disk(g.weights["w"])
     (case,) = cases(g, "first", "last")
     assert case.manifest.check.status == "identical"
     assert sorted(p.name for p in case.path.iterdir() if p.suffix != ".txt" and p.is_file()) == [

@@ -188,7 +188,7 @@ def _compute_deviations(output: OutputErrors, runs: Sequence[Array]) -> list[Arr
     if not runs:
         raise ModelError("no perturbed run returned finite values", code="noise.not-finite")
     pairs = (Pair(output.floats.pair.reference, values) for values in runs)
-    return [mask(pair.in_place(pair.difference), output.counted) for pair in pairs]
+    return [mask(pair.zero_unless_finite(pair.difference), output.counted) for pair in pairs]
 
 
 def _compute_rounding(output: OutputErrors, noise: Noise) -> Array | None:

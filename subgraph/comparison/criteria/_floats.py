@@ -70,7 +70,7 @@ def mask(values: Array, counted: Array | None) -> Array:
 def compute_difference(floats: Floats) -> Array:
     """Return |candidate − reference|, flat, 0 at each element that does not count."""
     pair = floats.pair
-    return mask(pair.in_place(pair.difference), floats.counted)
+    return mask(pair.zero_unless_finite(pair.difference), floats.counted)
 
 
 def compute_sizes(floats: Floats) -> Array:
@@ -79,7 +79,7 @@ def compute_sizes(floats: Floats) -> Array:
     counted = floats.counted
     if counted is None and pair.reference.dtype.name == "float32":
         return np.abs(pair.reference.reshape(-1))  # half as much memory as the pair's float64
-    return mask(pair.in_place(np.abs(pair.values[0])), counted)
+    return mask(pair.zero_unless_finite(np.abs(pair.values[0])), counted)
 
 
 @frozen

@@ -1,5 +1,5 @@
-"""How far rounding alone moves each slice, drawn on the reference: fails if the error is k times
-that (the default)
+"""Errors that rounding alone explains, drawn on the reference for each slice: the criterion fails
+where the error is k times that (the default)
 
 The slices of an output are the full tensor and, per axis, each index, except the classes of a
 distribution. Axes of length 1 count as dropped, slices of fewer than 4 elements are omitted. With c
@@ -11,7 +11,7 @@ a Softmax, as specified; of a chosen one no more than 1/127 of the largest value
     E  its largest |candidate − reference|
     N  the largest |perturbed − reference| of 4 runs, every value perturbed by one rounding (8 runs
        downstream of a choice)
-    X  the largest |rounded − reference|, rounded to c after every node; below fp32, if it is
+    X  the largest |rounded − reference|, rounded to c after every node; below fp32, where it is
        known
     n = max(t·N, X) + eps·S + q, with t = min(1, 10·(X + eps·S) / N) of the full tensor: noise far
         beyond X is scaled down
@@ -32,14 +32,14 @@ Other labels:
     jumps               agrees, because single elements jump downstream of a choice; `bisect` runs
                         each node isolated
     precision           agrees below fp32, by more than 2e-3 of the scale
-    range               (fp16, bf16) the reference, rounded to c after every node, is infinite where
-                        the candidate is; of a model's output only if the reference itself is
+    range               (fp16, bf16) the reference, rounded to c after every node, is infinite if
+                        the candidate is; of a model's output only where the reference itself is
                         beyond c's largest value
     approximate kernel  (fp32) fails with a floor below 2e-3, but is within that: `noise:floor=0`
                         lists them
     ties                E ≤ N' of runs that perturb k times as much and break ties between equal
                         sums, as a runtime does that adds terms in another order; and likewise the
-                        root mean squares. Tried if the output fails, many sums are equal (all
+                        root mean squares. Tried where the output fails, many sums are equal (all
                         weights the same, for example), and no choice is involved. A softmax of
                         large equal numbers needs this; in fp32 it is unresolved beyond the cap
     unresolved          explained, but beyond half of S: such noise would hide any bug. A model's
@@ -62,7 +62,7 @@ batch, if there are four (`comparison.noise.noise.make_batch`). With fewer sampl
 steps, it is unresolved if one element deviates by more than half of its value and by more than half
 of the cap; or if half of the elements do, with a tenth of the cap.
 
-Decisions: if a model's output is a distribution, its logarithm, or logits of a vocabulary
+Decisions: where a model's output is a distribution, its logarithm, or logits of a vocabulary
 (`_decisions.class_axis`), a changed winner fails if no perturbed run changes it and its margin is
 beyond 3·(n_winner + n_other); other changes are "fail, precision". Margins within the rounding of
 both values (within 2e-3 in fp32) are ties.
@@ -87,7 +87,7 @@ runs, in twice their share of elements plus one. Booleans and classes: the same 
 element only if perturbed runs change some too, or if there are 100. NonMaxSuppression: as sets.
 Values that no rounding reaches must be equal.
 
-Values of another model that its quantizer rounds, if no other step adds up, may be as far from
+Values of another model that its quantizer rounds, where no other step adds up, may be as far from
 the nearest code, and must agree as int8: the quantizer can clip them.
 
 Quantized values of TensorFlow Lite's operators may deviate by one step. Inside of these operators
@@ -419,7 +419,7 @@ def _judge_nearest_codes(
 
 def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:
     """Judge steps that the region itself makes, and what perturbed runs make of them: a value may
-    take the next one anywhere, and others if perturbed runs show as many, or in `spare` elements
+    take the next one anywhere, and others where perturbed runs show as many, or in `spare` elements
     more. `own`: steps that no run shows."""
     allowed = max(1.0, own + MAX_STEPS * max(p.error for p in runs))
     share = int(MAX_SHARE * max(np.count_nonzero(p.difference > 1) for p in runs)) + spare

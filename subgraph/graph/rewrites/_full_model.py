@@ -121,7 +121,7 @@ class FullModel:
         for name in sorted(readers.keys() - made):
             self._split(new, name, readers[name], names)
         for i, node in enumerate(nodes):
-            new.at(i)
+            new.move_to(i)
             if NodeChange("", i) in changes:
                 new.hide(node)
             else:

@@ -172,9 +172,9 @@ class Substitution:
         self._never = ""
         used = flatten((*node.input, *node.output) for node in source.nodes)
         self._taken = {*used, *source.constants}
-        self.at(index)
+        self.move_to(index)
 
-    def at(self, index: int) -> None:
+    def move_to(self, index: int) -> None:
         """Let the next nodes replace this node, or precede all nodes (`FIRST`)."""
         self._at = index
         self._new[index] = []
@@ -353,7 +353,7 @@ def _substitute(source: RegionModel, form: Form, indices: Sequence[int]) -> Mode
     """Make the model of a form again: all forms at once may not fit into memory."""
     new = Substitution(source)
     for i in indices:
-        new.at(i)
+        new.move_to(i)
         form(source, source.nodes[i], new)
     return new.model()
 

@@ -156,7 +156,7 @@ def _compute(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     computed = {name: new.always(name, new.other(source.element(name))) for name in names}
     for i, node in enumerate(source.nodes):
         if computed.keys() & set(node.input):
-            new.at(i)
+            new.move_to(i)
             new.copy(node).input[:] = [computed.get(name, name) for name in node.input]
     yield "floating constants computed at run time, so that nothing is folded", new.model()
 

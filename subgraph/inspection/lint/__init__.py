@@ -155,7 +155,7 @@ class LintContext:
         named = flatten(self._by_op.get(op, ()) for op in ops)
         return [node for node in named if node.is_op(node.op)]
 
-    def at(self, index: int | None) -> LintNode | None:
+    def get_node(self, index: int | None) -> LintNode | None:
         """Return the top-level node of this index; None for None."""
         return None if index is None else self.scopes[0].nodes[index]
 
@@ -163,7 +163,7 @@ class LintContext:
         """Return a problem of the model as warning or note."""
         issue = warning if problem.fatal else note
         return issue(
-            self.at(problem.node), problem.what, problem.hint or default_fix, problem.tensor
+            self.get_node(problem.node), problem.what, problem.hint or default_fix, problem.tensor
         )
 
     def depends_on_values(self, node: LintNode, names: Iterable[str]) -> bool:

@@ -113,7 +113,7 @@ def _try(
     elif isinstance(failed, SubcutError):
         reason = reason.format(text)
         if failures := measure(graph, context.made, feeding).failures:
-            node = context.at(context.graph.maker[failures[0].tensor])
+            node = context.get_node(context.graph.maker[failures[0].tensor])
             yield LintIssue(severity, node, f"{reason}: {_shorten_message(failures[0].what)}", FIX)
         else:
             yield make_unchecked(f"{reason}, but each tensor alone can be had")

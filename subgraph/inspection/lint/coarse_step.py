@@ -48,4 +48,4 @@ def check(context: LintContext) -> Issues:
         if share >= SHARE:
             what = f"its output '{name}' reaches {values.largest:.3g}, so that a step of int8 is"
             reason = f"{what} {step:.2g}: at least {100 * share:.0f} % of its values become 0"
-            yield warning(context.at(place), reason, FIX, name)
+            yield warning(context.get_node(place), reason, FIX, name)

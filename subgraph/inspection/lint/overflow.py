@@ -53,12 +53,14 @@ def check(context: LintContext) -> Issues:
         place = graph.maker[name] if name in graph.maker else next(iter(graph.readers[name]), None)
         reason = f"its {role} '{name}' {words}"
         if trouble.kind is TroubleKind.MASK:
-            yield note(context.at(place), reason, PURPOSE, name)
+            yield note(context.get_node(place), reason, PURPOSE, name)
             continue
         fix = RANGE
         if trouble.exponent is not None:
             reason += f"; divided by 2^{trouble.exponent}, it is in range"
             fix = SCALE.format(precision=precision.value)
-        yield replace(warning(context.at(place), reason, fix, name), exponent=trouble.exponent)
+        yield replace(
+            warning(context.get_node(place), reason, fix, name), exponent=trouble.exponent
+        )
     for failure in context.measured.failures:
         yield make_unchecked(f"the reference fails at '{failure.tensor}': {failure.what}")

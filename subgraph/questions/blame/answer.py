@@ -22,7 +22,7 @@ from subgraph.questions.blame.attributes import describe_node
 from subgraph.questions.blame.blame import Blame, ReleasesAsked
 from subgraph.questions.blame.maker import Maker
 from subgraph.reach import flatten
-from subgraph.reports import beside
+from subgraph.reports import describe_worst
 from subgraph.reports.md import code
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
 from subgraph.results.blame import (
@@ -299,7 +299,7 @@ def _explain(
                 signature=blame.verdict.signature,
                 why=blame.verdict.why,
                 nodes=[describe_node(graph.nodes[i]) for i in nodes[:MAX_NODES] if wrong],
-                seen=beside(worst, off) if worst else "",
+                seen=describe_worst(worst, off) if worst else "",
                 differences=[d.text for d in differences],
             ),
             cause=BlamedCause(

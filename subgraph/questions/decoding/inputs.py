@@ -54,7 +54,7 @@ class LoopInputs:
 
     @property
     def steps(self) -> int:
-        """How often the model is run, unless the text ends before."""
+        """The number of runs of the model, unless the text ends before."""
         if self.sequences:
             counts = [
                 1 + (self.sequences[n].shape[s.axis] - s.size) // s.step

@@ -65,7 +65,7 @@ class Trace:
 
     @property
     def steps(self) -> int:
-        """How many were run."""
+        """The number of steps that were run."""
         return len(self.results)
 
     @property

@@ -177,7 +177,7 @@ class LoopSearch:
         off = [s for s in seen if s.error and s.error > ROUNDING]
         worst = max(off, key=lambda s: s.error or 0.0, default=None)
         for k in dict.fromkeys(s.step for s in (*off[:1], *([worst] if worst else []))):
-            with self.at(k) as (trials, _):
+            with self.open_step(k) as (trials, _):
                 if find_doubt(trials, ROUNDING_DOUBTS):
                     return k
         return None
@@ -396,7 +396,7 @@ class LoopSearch:
     # ------------------------------------------------------------ steps
 
     @contextmanager
-    def at(self, k: int) -> Iterator[tuple[Trials, Setup]]:
+    def open_step(self, k: int) -> Iterator[tuple[Trials, Setup]]:
         """Open trials on step k, fed with the reference's state, for this block; yield them and the
         setup."""
         setup = replace(self.setup, feeding=self.feeding(k), needs_evidence=False)
@@ -412,14 +412,14 @@ class LoopSearch:
         return Feeding(inputs, records=(fed,), origins=(f"what the reference is fed in step {k}",))
 
     def _is_wrong_alone(self, k: int) -> bool:
-        with self.at(k) as (trials, _):
+        with self.open_step(k) as (trials, _):
             verdict = trials.verdict(trials.model.whole())
         log.info("step %d alone, from the reference's state: %s", k, verdict.status.value)
         return not verdict.agrees
 
     def _judge_step(self, k: int, made: Records) -> Status:
         """Return the verdict on outputs of step k, next to the rounding in that step."""
-        with self.at(k) as (trials, _):
+        with self.open_step(k) as (trials, _):
             trials.model.capture(trials.model.whole())
             return trials.judge.verdict(trials.model.whole(), RunResult((made,), ((),))).status
 

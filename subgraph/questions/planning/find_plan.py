@@ -100,11 +100,11 @@ class LoweredModels:
     def _gears(self) -> list[tuple[str, Twin]]:
         return list(self.gears.items())
 
-    def in_float(self, kept: Collection[int]) -> Levels:
+    def keep_in_float(self, kept: Collection[int]) -> Levels:
         """Return these places in float, all others lowered."""
         return dict.fromkeys(kept, len(self.gears) + 1)
 
-    def how(self, levels: Levels) -> dict[Read, Lowering]:
+    def list_lowerings(self, levels: Levels) -> dict[Read, Lowering]:
         """Return the lowering of each read; empty if the candidate's command lowers them."""
         found: dict[Read, Lowering] = {}
         for k, place in enumerate(self.places if not self.twin.by_command else ()):
@@ -130,7 +130,7 @@ class LoweredModels:
         graph = self.graph
         if self.twin.by_command:
             return Draft(graph)
-        return lower_model(graph, self.how(levels), simulated=simulated)
+        return lower_model(graph, self.list_lowerings(levels), simulated=simulated)
 
     def find_kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
         """Return the nodes and tensors that the lists name.
@@ -269,7 +269,7 @@ class ModelRunner:
         which another unit numbers otherwise."""
         types = {
             read: "" if isinstance(form, Dynamic) else form.dtype
-            for read, form in self.models.how(levels).items()
+            for read, form in self.models.list_lowerings(levels).items()
         }
         # `_identity` has the scales.
         reads = [f"{i} {name} {dtype}" for (i, name), dtype in types.items()]
@@ -417,7 +417,9 @@ class Planner:
         if time.monotonic() > until:
             raise OutOfTime("the time for measuring is used up", code="time.used-up")
         result = self.runner.run(
-            self.models.in_float([k for k in range(len(self.models.places)) if k not in group]),
+            self.models.keep_in_float(
+                [k for k in range(len(self.models.places)) if k not in group]
+            ),
             samples,
         )
         if result.failure:
@@ -448,7 +450,7 @@ class Planner:
             require_usable(in_float, self.runner.run({}))
             if self.judge({}).agrees:
                 return Found((), 0)
-            if not (judged := self.judge(self.models.in_float(every))).agrees:
+            if not (judged := self.judge(self.models.keep_in_float(every))).agrees:
                 reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
                 self.problem += f"; {reason.says}" if reason else ""
@@ -460,8 +462,8 @@ class Planner:
         with suppress(OutOfTime):
             self.measure()
         order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
-        found = smallest(order, lambda kept: self.judge(self.models.in_float(kept)).agrees)
-        levels = self._find_lowest_gears(self.models.in_float(found.kept))
+        found = smallest(order, lambda kept: self.judge(self.models.keep_in_float(kept)).agrees)
+        levels = self._find_lowest_gears(self.models.keep_in_float(found.kept))
         refused = (self.tried.get(frozenset(self.models.lower(levels, k).items())) for k in levels)
         proven = sum(one is not None and one.judged.fails for one in refused)
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)

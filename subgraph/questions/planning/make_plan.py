@@ -385,7 +385,9 @@ def _make_document(
             proven=found.proven if found else 0,
             score=score,
             weights=count_bytes(
-                planner.trials.graph, planner.models.twin, planner.models.how(found.levels)
+                planner.trials.graph,
+                planner.models.twin,
+                planner.models.list_lowerings(found.levels),
             )
             if found and own_model
             else None,

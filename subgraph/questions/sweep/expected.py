@@ -135,7 +135,7 @@ def open_runtime(workers: Workers, store: Store) -> Runtime:
 
 @frozen
 class ReferenceResult:
-    """How plain onnxruntime ends on an example: `agrees`, `near` (within the example's tolerance
+    """The end of plain onnxruntime on an example: `agrees`, `near` (within the example's tolerance
     only), `differs`, `refuses` or `crashes`."""
 
     outcome: str

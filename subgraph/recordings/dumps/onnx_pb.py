@@ -79,7 +79,7 @@ def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
         tensor: protobuf.TensorProto = protobuf.protos().TensorProto.FromString(files.read(file))
     except DecodeError as e:
         raise files.make_error(file, f"no ONNX tensor: {e}") from e
-    if protobuf.on_disk(tensor) or tensor.external_data:
+    if protobuf.is_on_disk(tensor) or tensor.external_data:
         raise files.make_error(file, "its values lie in another file, which is not read", "")
     if tensor.data_type not in dtypes.TYPES or any(d < 0 for d in tensor.dims):
         raise files.make_error(file, f"element type {tensor.data_type}, shape {list(tensor.dims)}")

@@ -30,7 +30,7 @@ PADDED = "padding cut off"
 
 @frozen
 class Alignment:
-    """How a recorded array is brought into a tensor's shape.
+    """The steps that bring a recorded array into a tensor's shape.
 
     Attributes:
         words: for readers; "" if at most axes of length 1 differ.

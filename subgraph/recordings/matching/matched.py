@@ -45,7 +45,7 @@ FOUND = {"value": "by value", "node": "by results of nodes", "order": "by their 
 
 
 class Reason(StrEnum):
-    """Why an entry is not compared."""
+    """The reason for which an entry is not compared."""
 
     UNREADABLE = "cannot be read"
     UNMATCHED = "of no tensor of the model"

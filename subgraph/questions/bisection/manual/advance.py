@@ -38,7 +38,7 @@ from subgraph.types import frozen
 
 def model_digest(graph: Graph) -> str:
     """Digest of a model's structure and all its weights."""
-    weights = [t for t in graph.weights.values() if protobuf.on_disk(t)]
+    weights = [t for t in graph.weights.values() if protobuf.is_on_disk(t)]
     return digest(graph.skeleton.structure, protobuf.weights_digest(weights, graph.path))
 
 
