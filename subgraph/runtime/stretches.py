@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
@@ -250,6 +249,7 @@ class _Nodes:
         requested: The requested tensors.
         order: The indices of the nodes.
         last_read: The position of the last node that reads each tensor.
+        costs: The cost of each node, by the size of its weights.
     """
 
     def __init__(self, graph: Graph, asked: Iterable[str]) -> None:
@@ -266,18 +266,11 @@ class _Nodes:
         self.last_read = dict[str, int]()
         for k, i in enumerate(self.order):
             self.last_read |= {n: k for n in graph.reads[i] if kinds[n] != CONSTANT}
+        self.costs = list(map(self._measure_cost, self.order))
 
-    @cached_property
-    def costs(self) -> list[Cost]:
-        """The cost of each node, by the size of its weights."""
-        return [
-            Cost(weights := self._count_weight_bytes(i), max(weights.values(), default=0))
-            for i in self.order
-        ]
-
-    def _count_weight_bytes(self, node: int) -> dict[str, int]:
-        """Count the bytes of each weight that a node reads, and of each constant that comes from
-        weights."""
+    def _measure_cost(self, node: int) -> Cost:
+        """Return the cost of a node: of the weights that it reads, and of constants that are
+        computed for it from them."""
         graph = self.graph
         found = dict[str, int]()
         for name in reach(graph.reads[node], self._read_for_constant):
@@ -287,7 +280,7 @@ class _Nodes:
                 found[name] = compute_held_bytes(graph.weights[name])
             elif read:
                 found[name] = CAST * max(map(protobuf.element_count, weights), default=0)
-        return found
+        return Cost(found, max(found.values(), default=0))
 
     def _read_for_constant(self, name: str) -> Sequence[str]:
         """Return the tensors from which a constant is computed; none for another tensor."""

@@ -35,6 +35,31 @@ EXIT_SECONDS = 1.0
 CHANNEL = "the pipe to subcut"
 
 
+class ReplyBuffer:
+    """Bytes that arrive in pieces, and are taken by the line.
+
+    Attributes:
+        data: The bytes that were not taken.
+    """
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._searched = 0  # bytes searched for the end of a line
+
+    def has_line(self) -> bool:
+        """Return whether a complete line has arrived, which ends at `_searched`."""
+        end = self.data.find(b"\n", self._searched)
+        self._searched = len(self.data) if end < 0 else end
+        return end >= 0
+
+    def take_line(self) -> bytes:
+        """Take the line that `has_line` has found."""
+        line = bytes(self.data[: self._searched])
+        del self.data[: self._searched + 1]
+        self._searched = 0
+        return line
+
+
 class WorkerProcess:
     """A child process that reads and writes lines.
 
@@ -76,8 +101,7 @@ class WorkerProcess:
             self._pipes = Pipes(self._process)
             cleanup.callback(self._pipes.close)
             self._cleanup = cleanup.pop_all()
-        self._received = bytearray()
-        self._searched = 0  # bytes searched for the end of a line
+        self._replies = ReplyBuffer()
         self._printed = bytearray()  # the end of standard error
         self.task = ""
         self.has_ended = False
@@ -116,24 +140,15 @@ class WorkerProcess:
             WorkerDied: The child has ended, or exceeds the memory.
         """
         check = time.monotonic() + POLL
-        while not self._has_line():
+        while not self._replies.has_line():
             self._serve_pipes(max(min(check, end) - time.monotonic(), 0))
             if time.monotonic() >= check:
                 self._check_memory(memory)
                 check = time.monotonic() + POLL
-            if time.monotonic() >= end and not self._has_line():
+            if time.monotonic() >= end and not self._replies.has_line():
                 self.kill()
                 return None
-        line = bytes(self._received[: self._searched])
-        del self._received[: self._searched + 1]
-        self._searched = 0
-        return line
-
-    def _has_line(self) -> bool:
-        """Return whether a complete line has arrived, which ends at `_searched`."""
-        end = self._received.find(b"\n", self._searched)
-        self._searched = len(self._received) if end < 0 else end
-        return end >= 0
+        return self._replies.take_line()
 
     def _serve_pipes(self, seconds: float) -> None:
         """Wait until a pipe is ready, then send and receive without blocking."""
@@ -146,7 +161,7 @@ class WorkerProcess:
             self._receive()
         elif self._process.has_exited():
             self._receive()
-            if not self._has_line():
+            if not self._replies.has_line():
                 raise self._pipe_closed()
 
     def _receive(self) -> None:
@@ -155,8 +170,8 @@ class WorkerProcess:
             return
         if not chunk:
             raise self._pipe_closed()
-        self._received += chunk
-        if len(self._received) > MAX_REPLY:
+        self._replies.data += chunk
+        if len(self._replies.data) > MAX_REPLY:
             raise self.end(f"wrote into {CHANNEL} without an end", code="worker.wrote-into-pipe")
 
     def _read_stderr(self) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import hashlib
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +13,7 @@ from dataclasses import field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from subgraph import results, system
 from subgraph.bodies.model import Part, find_part, parts
@@ -44,12 +42,12 @@ from subgraph.reports.text import first_lines
 from subgraph.results.bisect import InsideDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.storage import folders
-from subgraph.storage.folders import safe_name
 from subgraph.storage.value_pairs import is_saved
 from subgraph.text import clean, is_text
 from subgraph.trust import NamedCode, require as require_trust
 from subgraph.types import Fields, JsonObject, Strings, frozen
 from subgraph.view.command_runs import Runs
+from subgraph.view.output_files import DROPPED, OutputFiles
 from subgraph.view.values import (
     OpenedModel,
     ShownValue,
@@ -58,23 +56,14 @@ from subgraph.view.values import (
     values_of_run,
 )
 
-DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
 # in the output folder, hidden and as long as the session lives: tensors that were looked at
 VALUES = "view_values"
 MAX_KEPT = 16  # of such runs
 MAX_ALONE = 1000  # nodes that Compare also runs alone: some 30 s
-FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
-CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
 
 T = TypeVar("T")
 Tensor = TypeVar("Tensor", bound=TensorInfo)
-
-
-class ByteSource(Protocol):
-    """Something to read bytes from."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 @frozen
@@ -217,7 +206,7 @@ class ViewSession:
         self.model = model
         self.options = options
         graph = opened.graph
-        self.output = options.output.resolve()
+        self.files = OutputFiles(options.output.resolve())
         self.whole = parts(graph)
         self.parts = list(self.whole.all())
         self.sizes = options.sizes(graph)
@@ -427,7 +416,7 @@ class ViewSession:
         """Create a folder for the values of a run, which is removed with the session."""
         with self._lock:
             if self._scratch is None:
-                self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
+                self._scratch = self._kept.enter_context(folders.scratch(self.files.folder, VALUES))
             return folders.make_numbered_folder(self._scratch, "run")
 
     def tensor(self, asked: TensorRequest) -> JsonObject:
@@ -456,7 +445,7 @@ class ViewSession:
         made = _list_outputs(self, asked.node)
         prefix = self.parts[self._place(asked.node)[0]].prefix
         found = (
-            values_of_case(folder, made, _find_relative_path(self, str(folder)) or folder.name)
+            values_of_case(folder, made, self.files.find_name(str(folder)) or folder.name)
             for folder, of in reversed(self._cases)
             if of == prefix
         )
@@ -481,55 +470,9 @@ class ViewSession:
         self.runs.close()
         self._kept.close()
 
-    # ------------------------------------------------------------ files
-
-    def drop(self, name: str, data: ByteSource, size: int) -> dict[str, str]:
-        """Store a file that was dropped onto the page, and return its name in the output folder.
-
-        Raises:
-            InputError: it is of another kind, or ends too soon.
-        """
-        suffix = Path(name).suffix.lower()
-        if suffix not in FILE_KINDS:
-            raise InputError(
-                f"{name}: the page takes {', '.join(FILE_KINDS)}",
-                "name others with -i FILE",
-                code="input.unknown-kind",
-            )
-        folder = self.output / DROPPED
-        folder.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as out:
-            left = size
-            while left and (chunk := data.read(min(CHUNK, left))):
-                out.write(chunk)
-                digest.update(chunk)
-                left -= len(chunk)
-        if left:
-            Path(out.name).unlink()
-            raise InputError(
-                f"{name} ended {left} bytes too soon",
-                "drop it again",
-                code="view.upload-cut-short",
-            )
-        stored = f"{digest.hexdigest()[:8]}-{safe_name(Path(name).stem)[:60]}{suffix}"
-        Path(out.name).replace(folder / stored)
-        return {"file": stored}
-
-    def file(self, name: str) -> Path:
-        """Return the path of a file or folder in the output folder.
-
-        Raises:
-            UsageError: the name does not exist, or leads elsewhere.
-        """
-        path = (self.output / name).resolve() if name and "\0" not in name else self.output
-        if not path.is_relative_to(self.output) or path == self.output or not path.exists():
-            raise UsageError("there is no such file in the output folder", code="view.unknown-file")
-        return path
-
 
 def find_links(session: ViewSession, document: object, words: Sequence[str]) -> JsonObject:
-    """Return folders and reports of a result, as names for `file`, and its first lines.
+    """Return folders and reports of a result, as names for `files`, and its first lines.
 
     Of a result that may belong to another model, return only that it is `stale`; of several
     candidates, return the links of each as `comparisons`. `prefix` comes before the names of
@@ -563,17 +506,17 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
     schema = document.get("schema") if isinstance(document, dict) else None
     found = results.parse(document) if schema in results.KNOWN else None
     for path, names in places:
-        if path and _find_relative_path(session, path):
+        if path and session.files.find_name(path):
             session.show_case(Path(path), names)
     return {
-        "folders": [rel for path, _ in places if (rel := _find_relative_path(session, path))],
-        "report": _find_relative_path(session, linked.report),
+        "folders": [rel for path, _ in places if (rel := session.files.find_name(path))],
+        "report": session.files.find_name(linked.report),
         "kept": _number_nodes(session, flatten(place.nodes for place in linked.kept or ())),
         "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
         "said": first_lines(found) if found else None,
         "prefix": prefix,
         "inner_reports": [
-            [rel for i in of if (rel := _find_relative_path(session, i.report))] for of in inner
+            [rel for i in of if (rel := session.files.find_name(i.report))] for of in inner
         ],
         "inside": [[_number_nodes(session, f.nodes) for f in of] for of in found_inside],
     }
@@ -610,14 +553,6 @@ def _number_nodes(session: ViewSession, names: Iterable[str]) -> list[int]:
     return [part.first + part.graph.names[name] for part, name in found if name in part.graph.names]
 
 
-def _find_relative_path(session: ViewSession, path: str | None) -> str:
-    if path and is_text(path):
-        full = Path(path).resolve()
-        if full.is_relative_to(session.output) and full.exists():
-            return full.relative_to(session.output).as_posix()
-    return ""
-
-
 def _find_part(session: ViewSession, names: Sequence[str]) -> tuple[Part, list[str]]:
     """Return the part that selectors are about, and the selectors in its own names.
 
@@ -639,7 +574,7 @@ def _write_input_words(session: ViewSession, asked: FedRequest) -> list[str]:
     words = []
     for dropped in asked.inputs:
         name = dropped.input
-        path = session.file(f"{DROPPED}/{dropped.file}")
+        path = session.files.find(f"{DROPPED}/{dropped.file}")
         if name and name not in session.graph.inputs:
             raise UsageError(f"the model has no input '{name}'", code="input.unknown")
         words.append(f"--input={name}={path}" if name else f"--input={path}")

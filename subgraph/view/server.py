@@ -163,11 +163,12 @@ class ViewRequest(BaseHTTPRequestHandler):
             return
         if self.path == "/api/drop":
             name = unquote(self.headers.get("X-Name", ""))
-            self._answer(
-                lambda: self._send_json(self.server.session.drop(name, self.rfile, int(size))),
-                {},
-                ends=True,
-            )
+
+            def drop() -> None:
+                files = self.server.session.files
+                self._send_json(files.drop(name, self.rfile, int(size)))
+
+            self._answer(drop, {}, ends=True)
             return
         try:
             asked = json.loads(self.rfile.read(int(size)))
@@ -260,7 +261,7 @@ class ViewRequest(BaseHTTPRequestHandler):
             number = events[-1]["id"] if events else number
 
     def _send_file(self, name: str) -> None:
-        path = self.server.session.file(name)
+        path = self.server.session.files.find(name)
         if not path.is_file():
             raise UsageError("only a file can be shown", code="view.unknown-file")
         kind = "text/html; charset=utf-8"

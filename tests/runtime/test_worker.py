@@ -221,7 +221,7 @@ def test_answer_that_was_sent_counts_though_the_process_ended_then(
 
     def received() -> None:
         receive()
-        if b"tensors" in one.process._received:
+        if b"tensors" in one.process._replies.data:
             answered.touch()
             until(lambda: one.process._process.has_exited())
 

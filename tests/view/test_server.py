@@ -272,7 +272,7 @@ def test_word_that_no_command_line_can_hold_is_refused(
 
 
 def test_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer) -> None:
-    stored = server.session.drop("x.npy", io.BytesIO(NPY), len(NPY))["file"]
+    stored = server.session.files.drop("x.npy", io.BytesIO(NPY), len(NPY))["file"]
     started = record_runs(server.session.runs)
     asked = {"kind": "cut", "start": NAMES[1], "inputs": [{"file": stored, "input": "no"}]}
     status, reply = post(server, "/api/run", asked)

@@ -127,6 +127,8 @@ class NoiseSampler:
         self._instrumented: Instrumented  # that model
         self._ranges: dict[str, ChannelRange] = {}  # of its weights
         self._calm: bool | None = None  # is its check finite without noise?
+        nodes = (self.graph.nodes[i] for i in (*self.region.nodes, *self.region.pulled))
+        self._has_tflite = any(node.domain == TFLITE for node in nodes)
 
     @cached_property
     def sites(self) -> RoundingSites:
@@ -283,11 +285,6 @@ class NoiseSampler:
         self._instrumented = instrument_model(model, sites, change, names)
         self._calm = None
         _load_model(self, model, run.model, make_numbered_folder(self.scratch, "model"))
-
-    @cached_property
-    def _has_tflite(self) -> bool:
-        """Whether the region has operators of TensorFlow Lite."""
-        return any(node.domain == TFLITE for node in self._cut.model.graph.node)
 
     @cached_property
     def _moved(self) -> dict[str, tuple[str, list[int]]]:

@@ -325,10 +325,8 @@ class Planner:
     is_wrong: bool = False
     _lock: Lock = field(default_factory=Lock)
 
-    @cached_property
-    def runner(self) -> ModelRunner:
-        """The runs of the models, at most `jobs` at once."""
-        return ModelRunner(self.trials, self.models, Semaphore(self.jobs))
+    def __post_init__(self) -> None:
+        self.runner = ModelRunner(self.trials, self.models, Semaphore(self.jobs))
 
     @property
     def runs(self) -> int:
