@@ -1,8 +1,8 @@
-"""Numbers of the document -> pixels of a chart. The axis of errors is logarithmic.
+"""Numbers of a document -> pixels of a chart, most often with a logarithmic axis of errors.
 
-Errors of exactly 0 are on the lower edge, a decade below the others, errors that are not finite in
-a band above them. Names are below the axis, upright, those of findings and of the first failing
-points before others.
+Errors of exactly 0 are on the lower edge, a decade below the other errors. Errors that are not
+finite are in a band above them. As many names as fit are upright below the axis: those of findings
+first, then that of the first failing point.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from subgraph.reach import flatten
 from subgraph.text import short
 from subgraph.types import StringMap, frozen
 
+# Pixels.
 WIDTH = 720.0
 HEIGHT = 250.0
 LEFT = 58.0
 RIGHT = 14.0
 BOTTOM = 34.0
-NAMED = 112.0  # more room below for names
-NAME_GAP = 24.0  # pixels between two of them; letters are larger on a phone
-NAME_LENGTH = 17  # characters of a name
-# room above: without and with numbers of findings
 TOP = 12.0
-MARKED = 40.0
-DEEPEST = 16  # decades shown below the highest; smaller errors are on the floor
-MAX_LABELS = 8  # on an axis
+TOP_WITH_MARKS = 40.0  # with numbers of findings above the curve
+NAMES_HEIGHT = 112.0  # of the names below the axis
+MIN_NAME_GAP = 24.0  # between two names; letters are larger on a phone
+MIN_MARK_GAP = 16.0  # between two numbers of findings in one row
+
+MAX_NAME_LENGTH = 17  # characters
+MAX_DECADES = 16  # below the largest error; smaller errors are on the lower edge
+MAX_LABELS = 8  # of an axis
 MAX_TITLES = 400  # failing points with a name
-STAGGER = 16.0  # pixels between numbers of findings; nearer ones are in rows
-MARK_ROWS = 3
+MARK_ROWS = 3  # of numbers of findings
 
 
 class Point(NamedTuple):
-    """One value: a number, or "nan", "inf", "-inf"; None is omitted. `name` is shown as its
-    title."""
+    """One value of a curve. A point without an error is omitted; `name` is its title."""
 
     x: float
     error: float | None
@@ -44,7 +44,7 @@ class Point(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A label on an axis, at `at` pixels along it; `title`: the whole of a name that is cut."""
+    """A label on an axis, at `at` pixels along it; `title`: the full name of a short label."""
 
     at: float
     label: str
@@ -62,8 +62,10 @@ class DrawnPoint(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A finding's band, with its number above in one of `MARK_ROWS` rows; `hidden`: no point in it
-    fails."""
+    """A finding's band, with its number above in one of `MARK_ROWS` rows.
+
+    `hidden`: the band has points, and none of them fails.
+    """
 
     number: int
     x: float
@@ -117,7 +119,7 @@ class Chart:
 
     @property
     def hidden(self) -> list[int]:
-        """Numbers of findings in whose place this run shows no wrong tensor."""
+        """Numbers of the findings in whose bands this run has no failing point."""
         return [mark.number for mark in self.marks if mark.hidden]
 
 
@@ -129,17 +131,17 @@ class _Axis(NamedTuple):
     begin: float
     room: float
 
-    def place(self, value: float) -> float:
-        """Return the place of a value; the middle of an axis with one value."""
+    def locate(self, value: float) -> float:
+        """Return the pixel of a value; the middle of an axis with one value."""
         span = self.high - self.low
         return round(self.begin + self.room * ((value - self.low) / span if span > 0 else 0.5), 1)
 
 
 def _draw_points(
-    points: Sequence[Point], across: _Axis, down: Callable[[float], float]
+    points: Sequence[Point], x_axis: _Axis, locate_error: Callable[[float], float]
 ) -> list[DrawnPoint]:
     return [
-        DrawnPoint(across.place(p.x), down(p.error), p.name, p.error, p.status == "fail")
+        DrawnPoint(x_axis.locate(p.x), locate_error(p.error), p.name, p.error, p.status == "fail")
         for p in points
         if p.error is not None
     ]
@@ -149,8 +151,8 @@ def _make_x_axis(xs: Sequence[float]) -> _Axis:
     return _Axis(min(xs, default=0.0), max(xs, default=0.0), LEFT, WIDTH - LEFT - RIGHT)
 
 
-def _label_ends(across: _Axis) -> list[Label]:
-    return [Label(across.place(x), f"{x:g}") for x in dict.fromkeys((across.low, across.high))]
+def _label_ends(x_axis: _Axis) -> list[Label]:
+    return [Label(x_axis.locate(x), f"{x:g}") for x in dict.fromkeys((x_axis.low, x_axis.high))]
 
 
 def _format_path(places: Iterable[tuple[float, float]]) -> str:
@@ -162,16 +164,18 @@ def _format_dots(drawn: Iterable[DrawnPoint]) -> str:
     return " ".join(f"M{d.x:g} {d.y:g}h0" for d in drawn)
 
 
-def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: StringMap) -> Chart:
-    """Return a curve of errors over x on a logarithmic axis, with the spans of findings.
+def make_log_chart(
+    points: Sequence[Point], marks: Sequence[Sequence[float]], words: StringMap
+) -> Chart:
+    """Return a chart of errors over x on a logarithmic axis, with the bands of findings.
 
     Args:
         points: The errors; those that fail are drawn apart.
-        marks: The x values of each finding; empty for a finding without a place.
+        marks: The x values of each finding; empty for a finding that has no band.
         words: The labels of the chart (`label`) and of its x axis (`x`).
     """
     numbers = [p.error for p in points if p.error is not None]
-    low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
+    low, high = find_decades([n for n in numbers if math.isfinite(n) and n > 0])
     floor = ""
     if any(0 < n < 10.0**low for n in numbers):
         floor = f"≤1e{low}"
@@ -179,26 +183,26 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
         floor = "0"
     bottom = low - bool(floor)
     strange = any(not math.isfinite(n) for n in numbers)
-    roof = MARKED if any(marks) else TOP
-    top = roof + (22 if strange else 0)
-    across = _make_x_axis([*(p.x for p in points), *flatten(marks)])
+    marks_bottom = TOP_WITH_MARKS if any(marks) else TOP
+    top = marks_bottom + (22 if strange else 0)
+    x_axis = _make_x_axis([*(p.x for p in points), *flatten(marks)])
     axis = _Axis(bottom, high, HEIGHT - BOTTOM, top + BOTTOM - HEIGHT)
 
-    def down(value: float) -> float:
+    def locate_error(value: float) -> float:
         if not math.isfinite(value):
-            return roof + 6
+            return marks_bottom + 6
         level = math.log10(value) if value > 0 else bottom
-        return axis.place(min(max(level, bottom), high))
+        return axis.locate(min(max(level, bottom), high))
 
-    drawn = _draw_points(points, across, down)
+    drawn = _draw_points(points, x_axis, locate_error)
     failing = [d for d in drawn if d.fails]
-    spans = [[across.place(x) for x in mark] for mark in marks]
+    spans = [[x_axis.locate(x) for x in mark] for mark in marks]
     names = _label_points(drawn, spans)
     step = math.ceil((high - bottom) / MAX_LABELS)
-    levels = [Label(axis.place(d), f"1e{d}") for d in range(high, low - 1, -step)]
+    levels = [Label(axis.locate(d), f"1e{d}") for d in range(high, low - 1, -step)]
     return Chart(
-        levels=[*levels, *([Label(axis.place(bottom), floor)] if floor else ())],
-        ends=_label_ends(across),
+        levels=[*levels, *([Label(axis.locate(bottom), floor)] if floor else ())],
+        ends=_label_ends(x_axis),
         names=names,
         paths=Paths(
             line=_format_path(d[:2] for d in drawn),
@@ -208,48 +212,52 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
         titled=failing[:MAX_TITLES],
         marks=_make_marks(spans, drawn),
         words=words,
-        top=roof,
-        strange=roof + 6 if strange else None,
-        height=HEIGHT + (NAMED if names else 0),
+        top=marks_bottom,
+        strange=marks_bottom + 6 if strange else None,
+        height=HEIGHT + (NAMES_HEIGHT if names else 0),
     )
 
 
-def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -> Chart:
-    """Return the highest of finite numbers at each x on a plain axis.
+def make_linear_chart(points: Sequence[Point], marked: Sequence[float], words: StringMap) -> Chart:
+    """Return a chart on a linear axis, whose curve has the largest number at each x.
 
     Args:
-        points: The numbers; those that fail are drawn apart.
+        points: The finite numbers; those that fail are drawn apart.
         marked: The x values of bands.
-        words: The labels, as of `chart`.
+        words: The labels, as in `make_log_chart`.
     """
     values = [p.error for p in points if p.error is not None] or [0.0]
-    across = _make_x_axis([p.x for p in points])
-    axis = _Axis(min(values), max(values), HEIGHT - BOTTOM, MARKED + BOTTOM - HEIGHT)
-    drawn = _draw_points(points, across, axis.place)
+    x_axis = _make_x_axis([p.x for p in points])
+    axis = _Axis(min(values), max(values), HEIGHT - BOTTOM, TOP_WITH_MARKS + BOTTOM - HEIGHT)
+    drawn = _draw_points(points, x_axis, axis.locate)
     highest: dict[float, float] = {}
     for point in drawn:
         highest[point.x] = min(point.y, highest.get(point.x, point.y))
     levels = dict.fromkeys((axis.high, (axis.low + axis.high) / 2, axis.low))
     return Chart(
-        levels=[Label(axis.place(value), f"{value:.4g}") for value in levels],
-        ends=_label_ends(across),
+        levels=[Label(axis.locate(value), f"{value:.4g}") for value in levels],
+        ends=_label_ends(x_axis),
         names=[],
         paths=Paths(
             _format_path(sorted(highest.items())), _format_dots(d for d in drawn if not d.fails), ""
         ),
         titled=[d for d in drawn if d.fails],
         marks=[
-            Mark(round(x), across.place(x) - 3, 6, across.place(x), 0, hidden=False) for x in marked
+            Mark(round(x), x_axis.locate(x) - 3, 6, x_axis.locate(x), 0, hidden=False)
+            for x in marked
         ],
         words=words,
-        top=MARKED,
+        top=TOP_WITH_MARKS,
         strange=None,
     )
 
 
 def _label_points(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]]) -> list[Label]:
-    """Return names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends,
-    then as many as fit."""
+    """Return labels of points, `MIN_NAME_GAP` apart.
+
+    The ends of findings come first, then the first failing point, the ends of the curve, and as
+    many others as fit.
+    """
     known = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
     ends = set(flatten((min(span), max(span)) for span in spans if span))
     wanted = [x for x in known if x in ends]
@@ -257,15 +265,15 @@ def _label_points(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]])
     wanted += [*list(known)[:1], *list(known)[-1:], *known]
     taken: list[float] = []
     for x in wanted:
-        if all(abs(x - other) >= NAME_GAP for other in taken):
+        if all(abs(x - other) >= MIN_NAME_GAP for other in taken):
             taken.append(x)
-    return [Label(x, short(known[x].name, NAME_LENGTH), known[x].name) for x in sorted(taken)]
+    return [Label(x, short(known[x].name, MAX_NAME_LENGTH), known[x].name) for x in sorted(taken)]
 
 
-def decades(values: Sequence[float]) -> tuple[int, int]:
-    """Return the powers of ten that enclose positive values, at least one apart.
+def find_decades(values: Sequence[float]) -> tuple[int, int]:
+    """Find the powers of ten that enclose positive values, at least one apart.
 
-    >>> decades([3e-7, 0.02])
+    >>> find_decades([3e-7, 0.02])
     (-7, -1)
     """
     if not values:
@@ -273,20 +281,21 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
     low = math.floor(math.log10(min(values)))
     high = math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
-    return max(low, high - DEEPEST), high
+    return max(low, high - MAX_DECADES), high
 
 
 def _make_marks(spans: Sequence[Sequence[float]], drawn: Sequence[DrawnPoint]) -> list[Mark]:
-    """Return each finding's band, at least 4 pixels wide; numbers that would touch are in rows.
+    """Return each finding's band, at least 4 pixels wide.
 
-    `spans`: the x values of each finding, in pixels.
+    Numbers that would touch are in different rows. `spans`: the x values of each finding, in
+    pixels.
     """
     bands = [(number, min(span) - 2, max(span) + 2) for number, span in enumerate(spans, 1) if span]
     ends = [-math.inf] * MARK_ROWS
     marks = []
     for number, left, right in sorted(bands, key=lambda band: (band[1] + band[2]) / 2):
         middle = (left + right) / 2
-        row = next((k for k, end in enumerate(ends) if middle - end >= STAGGER), MARK_ROWS - 1)
+        row = next((k for k, end in enumerate(ends) if middle - end >= MIN_MARK_GAP), MARK_ROWS - 1)
         ends[row] = middle
         inside = [d.fails for d in drawn if left <= d.x <= right]
         hidden = bool(inside) and not any(inside)

@@ -127,7 +127,7 @@ def render_compared(document: ComparedDocument) -> str:
         marks = [f.indices for f in summary.findings] if is_narrowed else []
         words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
         if any(point.error is not None for point in points):
-            charts.append((column, chart.chart(points, marks, words)))
+            charts.append((column, chart.make_log_chart(points, marks, words)))
     about = {
         "d": shown,
         "v": summary,
@@ -171,7 +171,7 @@ def render_plan(document: PlanDocument) -> str:
     about = {
         "d": shown,
         "curve": _make_curve(shown),
-        "places": chart.chart(places, (), errors) if places else None,
+        "places": chart.make_log_chart(places, (), errors) if places else None,
         "total": sum((shown.result.weights or {}).values()),
     }
     return _render_page(PLANNED, shown.says, about)
@@ -189,7 +189,7 @@ def _make_curve(shown: PlanDocument) -> chart.Chart | None:
         "label": "The score over the number of places that are kept",
     }
     marks = [len(shown.result.kept)] if shown.result.kept is not None else []
-    return chart.linear(points, marks, words) if len(points) > 1 else None
+    return chart.make_linear_chart(points, marks, words) if len(points) > 1 else None
 
 
 def plan_curve(document: PlanDocument) -> str:
@@ -305,7 +305,7 @@ def _make_view(
         "lines": lines,
         "evidence": evidence(finding)[1],
         "drawing": draw_region(finding),
-        "curve": chart.chart(growth, (), words) if growth else None,
+        "curve": chart.make_log_chart(growth, (), words) if growth else None,
         "contributors": finding.effect.contributors or (),
         "listed": finding.nodes[:MAX_LISTED],
     }
@@ -320,7 +320,7 @@ def _make_depth_chart(document: BisectDocument) -> chart.Chart | None:
         "x": "nodes, in topological order",
         "label": "Error of every tensor in place, along the model",
     }
-    drawn = chart.chart(points, list(map(all_indices, document.findings)), words)
+    drawn = chart.make_log_chart(points, list(map(all_indices, document.findings)), words)
     return replace(drawn, note=_describe_hidden(document, drawn.hidden) if drawn.hidden else ())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from subgraph.drawing.chart import MAX_LABELS, Point, chart
+from subgraph.drawing.chart import MAX_LABELS, Point, make_log_chart
 
 ERRORS = st.one_of(
     st.none(), st.floats(min_value=0), st.sampled_from([math.inf, math.nan]), st.just(5e-324)
@@ -20,7 +20,7 @@ ERRORS = st.one_of(
 )
 def test_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
     points = [Point(k, e, "fail" if k % 2 else "agree", "n") for k, e in enumerate(errors)]
-    drawn = chart(points, marks, {"x": "", "label": ""})
+    drawn = make_log_chart(points, marks, {"x": "", "label": ""})
     places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{drawn.paths.line} {drawn.paths.dots}")
     titled = [(p.x, p.y) for p in drawn.titled]
     assert all(
@@ -35,6 +35,6 @@ def test_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> 
 def test_value_below_the_shown_decades_is_not_zero() -> None:
     points = [Point(k, error, "agree", "") for k, error in enumerate((0.0, 1e-7, 6e37))]
     words = {"x": "", "label": ""}
-    assert chart(points, [], words).levels[-1].label == "≤1e22"
-    assert chart(points[:2], [], words).levels[-1].label == "0"
-    assert chart(points[1:2], [], words).levels[-1].label == "1e-7"
+    assert make_log_chart(points, [], words).levels[-1].label == "≤1e22"
+    assert make_log_chart(points[:2], [], words).levels[-1].label == "0"
+    assert make_log_chart(points[1:2], [], words).levels[-1].label == "1e-7"
