@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fixtures import resnet50
 from subgraph.drawing.layered import place_in_layers
-from subgraph.drawing.layout import SHOWN, Drawer
+from subgraph.drawing.layout import MAX_BOXES, Drawer
 from subgraph.drawing.network import Network
 from subgraph.graph.graph import load
 from subgraph.inspection.drawn_network import network
@@ -158,10 +158,10 @@ def _once(net: Network) -> tuple[float, float, float]:
     closed = [
         g
         for g in drawer.tree.groups.values()
-        if g.key and g.key not in drawer.tree.choose_open(SHOWN)
+        if g.key and g.key not in drawer.tree.choose_open(MAX_BOXES)
     ]
     middle = sorted(closed, key=lambda g: len(g.leaves))[len(closed) // 2].key
-    around = {*drawer.tree.choose_open(SHOWN), *drawer.tree.list_around(middle)}
+    around = {*drawer.tree.choose_open(MAX_BOXES), *drawer.tree.list_around(middle)}
     drawer.layout(around - {middle})
     before = time.process_time()
     drawer.layout(around)

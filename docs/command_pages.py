@@ -20,7 +20,7 @@ from subgraph import cli
 FOLDER = Path(__file__).parent / "commands"
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 OPTION = re.compile(r"(?<![\w-])(--?[a-z][\w-]*)")
-EVERYWHERE = "Everywhere"  # the section of the options that every command has
+GLOBAL_SECTION = "Everywhere"  # the section of the options that every command has
 
 
 def pages() -> dict[str, str]:
@@ -95,7 +95,7 @@ def _options(command: Any, ctx: Any, level: str = "#") -> Iterator[str]:
         shown = param.metavar or name if is_argument else name
         panels.setdefault(title, []).append(f"`{shown}`\n: {_markdown(text)}\n")
     for title, entries in panels.items():
-        yield from ([] if title == EVERYWHERE else [f"**{title}**\n"])
+        yield from ([] if title == GLOBAL_SECTION else [f"**{title}**\n"])
         yield from entries
 
 

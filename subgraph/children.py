@@ -22,7 +22,7 @@ from subgraph.errors import InternalError, OutputError
 from subgraph.system import ProcessGroup
 from subgraph.types import Fields
 
-LAST_LINES = 3  # of a failed command; they may report a full disk
+MAX_LAST_LINES = 3  # of a failed command; they may report a full disk
 # The messages of the system, and of numpy after a short write.
 DISK_FULL = re.compile(
     f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written"
@@ -50,7 +50,7 @@ class Ended(NamedTuple):
         Raises:
             OutputError: Its last lines report a full disk.
         """
-        said = " ".join(self.last_lines(LAST_LINES))
+        said = " ".join(self.last_lines(MAX_LAST_LINES))
         if self.code and DISK_FULL.search(said):
             raise OutputError(
                 f"a disk is full: {said}",

@@ -30,7 +30,7 @@ import typer.core
 from subgraph import system
 from subgraph.commands import Result, load_module
 from subgraph.commands.help import (
-    EVERYWHERE,
+    GLOBAL_SECTION,
     GROUPS,
     TASKS,
     HelpGroup,
@@ -42,7 +42,7 @@ from subgraph.commands.help import (
 )
 from subgraph.commands.live import (
     EVENTS,
-    FIRST_ANSWER,
+    FIRST_ANSWER_LEVEL,
     EventHandler,
     LineFormatter,
     ProgressHandler,
@@ -284,25 +284,27 @@ def _print_version(value: bool) -> None:
 def global_options(
     ctx: typer.Context,
     as_json: bool = option(
-        "--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE
+        "--json", None, "One JSON document on standard output, errors too.", panel=GLOBAL_SECTION
     ),
     brief: bool = option(
-        "--brief", None, "A short JSON document, with the next commands.", panel=EVERYWHERE
+        "--brief", None, "A short JSON document, with the next commands.", panel=GLOBAL_SECTION
     ),
-    verbose: bool = option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE),
-    quiet: bool = option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE),
+    verbose: bool = option(
+        "--verbose -v", None, "More lines on standard error.", panel=GLOBAL_SECTION
+    ),
+    quiet: bool = option("--quiet -q", None, "Only the result and errors.", panel=GLOBAL_SECTION),
     color: Text = option(
         "--color",
         "WHEN",
         "auto (default), always or never.",
-        panel=EVERYWHERE,
+        panel=GLOBAL_SECTION,
         words=("auto", "always", "never"),
     ),
     progress: bool = option(
         "--progress/--no-progress",
         None,
         "Lines or a bar that show progress (default).",
-        panel=EVERYWHERE,
+        panel=GLOBAL_SECTION,
         default=True,
     ),
     version: Annotated[
@@ -323,7 +325,7 @@ def global_options(
         handler.setFormatter(LineFormatter())
     log.handlers[:] = [handler]
     log.propagate = False
-    level = FIRST_ANSWER if quiet else logging.INFO
+    level = FIRST_ANSWER_LEVEL if quiet else logging.INFO
     log.setLevel(logging.DEBUG if verbose else level)
     if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
         threading.Thread(target=_log_heartbeat, daemon=True).start()

@@ -49,7 +49,7 @@ Version: TypeAlias = str
 File: TypeAlias = str  # a path, of which the last part leaves
 CommandLine: TypeAlias = str  # without the words that may be private
 
-LARGEST = 1 << 63  # of whole numbers
+MAX_INTEGER = 1 << 63  # of whole numbers
 MAX_TEXT_BYTES = 1 << 20  # of a file that a person writes
 ABSENT = "absent"
 KEY = "key"
@@ -450,7 +450,7 @@ def _require_numbers(value: Any) -> Any:
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise _DepartureError(f"expected a finite number, not {_show(value)}")
-    if isinstance(value, int) and abs(value) >= LARGEST:
+    if isinstance(value, int) and abs(value) >= MAX_INTEGER:
         raise _DepartureError("the number is out of bounds")
     if isinstance(value, (dict, list)):
         step = ""

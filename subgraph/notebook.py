@@ -30,8 +30,8 @@ from subgraph.text import clean, clean_lines, count, list_some
 from subgraph.trials.compare_tensors import Comparison
 from subgraph.verdict import Judgement, Status, Verdict
 
-WIDTH = 900.0  # pixels of a drawing
-HEIGHT = 600  # pixels of a table, which scrolls
+DRAWING_WIDTH = 900.0  # pixels of a drawing
+TABLE_HEIGHT = 600  # pixels of a table, which scrolls
 MAX_BOXES = 20  # of a drawing with groups closed: it is shown as a whole
 CHART = (  # a report's, in colors that light and dark notebooks show
     ".chart{max-width:60rem} .chart text{fill:currentColor;font-size:11px} .chart"
@@ -66,7 +66,9 @@ def drawing(item: Any) -> str:
 @drawing.register
 def _(graph: Graph) -> str:
     drawer = Drawer(network(graph))
-    return svg(drawer.layout(drawer.tree.choose_open(MAX_BOXES), WIDTH), title=graph.path.name)
+    return svg(
+        drawer.layout(drawer.tree.choose_open(MAX_BOXES), DRAWING_WIDTH), title=graph.path.name
+    )
 
 
 @drawing.register
@@ -88,7 +90,7 @@ def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) ->
     marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))
     drawer = Drawer(whole.part(shown))
     keys = drawer.tree.choose_open(MAX_BOXES) | drawer.tree.find_partial(marks.region)
-    return svg(drawer.layout(keys, WIDTH), marks, f"{graph.path.name}, a part")
+    return svg(drawer.layout(keys, DRAWING_WIDTH), marks, f"{graph.path.name}, a part")
 
 
 @html.register
@@ -243,4 +245,4 @@ def _render_status(status: Status, why: str) -> str:
 
 
 def _wrap_scrolling(inner: str) -> str:
-    return f'<div style="max-height:{HEIGHT}px;overflow:auto">{inner}</div>'
+    return f'<div style="max-height:{TABLE_HEIGHT}px;overflow:auto">{inner}</div>'

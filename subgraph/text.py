@@ -26,23 +26,23 @@ _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\
 _LOGIN = re.compile(r"(?<=://)[^\s/?#'\"]+@")  # of a URL: user, password, or a token in their place
 MASK = "****@"  # in its place, as pip shows it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
-LONG_WORD = 600  # characters without a blank; of more, the middle is left out
+MAX_WORD_CHARACTERS = 600  # characters without a blank; of more, the middle is left out
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
 # A name that no sentence shows in full, unless it is the folder of a case, which users copy.
 LONG_NAME = r"(?<![^\s(),'\"])(?![^\s(),'\"]*/culprit)[^\s(),'\"]{81,}"
 MIN_LABEL = 6  # columns of a label that still distinguishes names
-SHORTLIST = 200  # names that `nearest` compares in full
+MAX_SHORTLIST = 200  # names that `nearest` compares in full
 
 
 def clean(name: str) -> str:
     """Return a name for one line of a terminal, without control characters, and without the middle
-    of a word of `LONG_WORD` characters.
+    of a word of `MAX_WORD_CHARACTERS` characters.
 
     >>> clean("a\\x1b[31mb\\n"), len(clean("x" * 10_000))
     ('ab', 401)
     """
     text = _UNSAFE.sub("", name)
-    return text if len(text) < LONG_WORD else _LONG_WORD.sub(r"\1…\2", text)
+    return text if len(text) < MAX_WORD_CHARACTERS else _LONG_WORD.sub(r"\1…\2", text)
 
 
 PLAIN = {
@@ -363,7 +363,7 @@ def format_size(number: int) -> str:
 def nearest(word: str, names: Iterable[str]) -> list[str]:
     """Return the three names most similar to `word`, best first; case does not matter.
 
-    Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters.
+    Compared in full (difflib) are the `MAX_SHORTLIST` names that share most pairs of letters.
     Complexity: linear in the names.
     """
     import difflib  # 1 ms
@@ -383,7 +383,7 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
             low
         ) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
 
-    close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=distance)
+    close = heapq.nsmallest(MAX_SHORTLIST, dict.fromkeys(names), key=distance)
     return sorted(close, key=similarity, reverse=True)[:3]
 
 

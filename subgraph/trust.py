@@ -23,7 +23,7 @@ from subgraph.system import config_home, is_private
 from subgraph.text import clean, count, list_some
 from subgraph.types import frozen
 
-SHOWN = 4  # files that are named in the question
+MAX_SHOWN_FILES = 4  # files that are named in the question
 
 
 @frozen
@@ -89,7 +89,7 @@ def _describe_extent(code: NamedCode) -> str:
     """Return what trust covers beyond the shown code, and that it ends there."""
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})
-    some = list_some(list(map(clean, further)), SHOWN)
+    some = list_some(list(map(clean, further)), MAX_SHOWN_FILES)
     also = (
         f"and {count(further, 'file')} of code around it ({some})"
         if further

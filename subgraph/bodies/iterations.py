@@ -43,7 +43,7 @@ from subgraph.types import Fields, frozen
 
 FedModel: TypeAlias = "tuple[protobuf.ModelProto, dict[str, Record]]"  # and a record per input
 KEY = "iterations"  # of the model in the reference process
-FIRST_SCAN = 9  # opset; Scan was another operator before
+MIN_SCAN_OPSET = 9  # opset; Scan was another operator before
 
 
 @frozen
@@ -361,7 +361,7 @@ class _Scan(_Iterated):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        if opset_of(self.graph.model) < FIRST_SCAN:
+        if opset_of(self.graph.model) < MIN_SCAN_OPSET:
             raise ModelError(
                 f"{self.body.name.text}: Scan of an opset before 9 runs over batches",
                 "convert the model: onnx.version_converter.convert_version(model, 11)",

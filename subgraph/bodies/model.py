@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
 
 
-LISTED = 4  # first version of the file format in which a weight need not be an input, too
+# First version of the file format in which a weight need not be an input, too.
+MIN_UNLISTED_WEIGHTS_VERSION = 4
 # words after `@`, besides numbers
 FIRST = ""
 LAST = "last"
@@ -91,7 +92,7 @@ class Body:
         """
         graph = self.graph
         model = copy_without(graph.model, MODEL_PARTS)
-        model.ir_version = max(model.ir_version, LISTED)
+        model.ir_version = max(model.ir_version, MIN_UNLISTED_WEIGHTS_VERSION)
         out = model.graph
         proto = self.proto
         out.MergeFrom(copy_without(proto, GRAPH_PARTS))

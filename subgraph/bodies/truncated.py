@@ -25,7 +25,7 @@ FIRST = "subcut:first"
 ONE = "subcut:one"
 INT64 = 7
 # start of a candidate's counter: a scaled output is then no valid number of iterations
-BEGIN = 1_000_000
+COUNTER_START = 1_000_000
 
 
 def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> ModelProto:
@@ -52,7 +52,7 @@ def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> Mod
 def make_counting_loop(
     body: Body, types: Mapping[str, TypeProto], *, truncated: bool = False
 ) -> ModelProto:
-    """Return the Loop alone, whose output `RAN` is `BEGIN` plus the number of iterations.
+    """Return the Loop alone, whose output `RAN` is `COUNTER_START` plus the number of iterations.
 
     Args:
         body: The body of the Loop.
@@ -61,7 +61,7 @@ def make_counting_loop(
     """
     model, node = _make_node_model(body, types)
     states = len(body.formals) - 2
-    for name, number in ((FIRST, 0 if truncated else BEGIN), (ONE, 1)):
+    for name, number in ((FIRST, 0 if truncated else COUNTER_START), (ONE, 1)):
         _add_scalar(model.graph, name, number)
     inside = next(a.g for a in node.attribute if a.name == body.name.attribute)
     set_tensor(inside.input.add(name=f"{RAN}:in").type, INT64, ())

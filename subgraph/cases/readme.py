@@ -14,7 +14,7 @@ from subgraph.types import Strings, frozen
 
 README = "README.txt"
 ENVIRONMENT = "environment.json"
-NAME_WIDTH = 28  # of the column with file names
+MAX_NAME_WIDTH = 28  # of the column with file names
 MAX_CASES = 12  # that are named
 FILE_KINDS = {
     "model.onnx": "the piece as a standalone model",
@@ -141,7 +141,7 @@ def _iter_files(data: ReadmeData, place: str) -> Iterator[str]:
             if any(
                 file == path or (name[-1] == "/" and file.startswith(path)) for file in data.files
             ):
-                yield f"{path:<{NAME_WIDTH}} {what}"
+                yield f"{path:<{MAX_NAME_WIDTH}} {what}"
     others = [name for name in data.cases if name != data.first]
     if others:
         yield f"further cases: {list_some(list(map(clean, others)), MAX_CASES)}"

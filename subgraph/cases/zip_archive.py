@@ -32,11 +32,11 @@ MAX_PART = 240  # bytes of one part of a path
 MAX_PARTS = 32
 MAX_TOTAL = 1 << 40  # bytes unpacked
 MAX_RATIO = 100  # of the bytes of an unpacked zip and its own
-SMALL = 64 << 20  # bytes that an unpacked zip may have with any ratio
-CHUNK = 1 << 20
-LEVEL = 1  # of compression: tensors shrink no further at 9
+MAX_UNCHECKED_BYTES = 64 << 20  # bytes that an unpacked zip may have with any ratio
+CHUNK_BYTES = 1 << 20
+COMPRESSION_LEVEL = 1  # of compression: tensors shrink no further at 9
 # Bytes from which a file is not compressed, nor held in memory: weights shrink by 8 %.
-LARGE = 64 << 20
+MIN_STORED_BYTES = 64 << 20
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can have
 FORBIDDEN = frozenset('\\:*?"<>|')  # not in a file's name on every system
 EXECUTABLE = 0o111
@@ -150,20 +150,23 @@ def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
     runs = isinstance(source, Path) and source.stat().st_mode & EXECUTABLE
     info.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
     with _open(source) as file:
-        data = file.read(LARGE)
-        if len(data) < LARGE:
+        data = file.read(MIN_STORED_BYTES)
+        if len(data) < MIN_STORED_BYTES:
             out.writestr(
-                info, data, zipfile.ZIP_DEFLATED if _shrinks(data) else zipfile.ZIP_STORED, LEVEL
+                info,
+                data,
+                zipfile.ZIP_DEFLATED if _shrinks(data) else zipfile.ZIP_STORED,
+                COMPRESSION_LEVEL,
             )
             return
         with out.open(info, "w", force_zip64=True) as into:
             into.write(data)
-            shutil.copyfileobj(file, into, CHUNK)
+            shutil.copyfileobj(file, into, CHUNK_BYTES)
 
 
 def _shrinks(data: bytes) -> bool:
     """Compress it? Not if it shrinks so much that `_require_size` would take it for a bomb."""
-    return len(data) < MAX_RATIO * len(zlib.compress(data, LEVEL))
+    return len(data) < MAX_RATIO * len(zlib.compress(data, COMPRESSION_LEVEL))
 
 
 def _open(source: Path | bytes) -> IO[bytes]:
@@ -273,7 +276,7 @@ class Archive:
     def _iter_chunks(self, name: str) -> Iterator[bytes]:
         try:
             with self._zip.open(self._infos[name]) as file:  # never more than its `file_size`
-                while chunk := file.read(CHUNK):
+                while chunk := file.read(CHUNK_BYTES):
                     yield chunk
         except (OSError, *DAMAGE) as e:
             raise make_damage_error(self.path, _format_reason(e)) from e
@@ -343,5 +346,5 @@ def _check_entry(path: Path, info: zipfile.ZipInfo) -> str | None:
 
 def _require_size(path: Path, sizes: Sequence[int]) -> None:
     own = path.stat().st_size
-    if sum(sizes) > min(MAX_TOTAL, max(SMALL, MAX_RATIO * own)):
+    if sum(sizes) > min(MAX_TOTAL, max(MAX_UNCHECKED_BYTES, MAX_RATIO * own)):
         raise make_refusal(path, f"its {own:,} bytes would become {sum(sizes):,}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from subgraph import project
 from subgraph.commands import Result, command_line, open_body, options, resolve
 from subgraph.commands.lint import log_known
-from subgraph.commands.live import FIRST_ANSWER, log_step
+from subgraph.commands.live import FIRST_ANSWER_LEVEL, log_step
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import (
     NEEDS_CANDIDATE,
@@ -239,7 +239,7 @@ def log_steps(bisection: Bisection) -> Result:
     last_estimate_at = -math.inf
     for number, step in enumerate(bisection):
         if not number:
-            log.log(FIRST_ANSWER, "%s", _describe_first_answer(bisection, step))
+            log.log(FIRST_ANSWER_LEVEL, "%s", _describe_first_answer(bisection, step))
         remaining = bisection.remaining
         log_step(
             step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items))

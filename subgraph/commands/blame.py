@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from subgraph.trials.candidate_model import CandidateModel
 
 PLAIN_SPEC = "ort:opt=disable"  # runs a model whose tool is tried
-SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
+MAX_SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
 
 
 @options.add_option_groups()
@@ -97,7 +97,7 @@ def blame(
     chosen = candidate_of_case(asked, case, spec) if case else asked.candidate(spec, model_path)
     if releases:
         releases.check(chosen.backend)
-    settings = Settings(max_time=limit and SEARCH_SHARE * limit)
+    settings = Settings(max_time=limit and MAX_SEARCH_SHARE * limit)
     with ExitStack() as stack:
         reference = stack.enter_context(asked.reference())
         maker = None

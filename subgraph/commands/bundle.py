@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from subgraph.verdict import Verdict
 
 
-LEFT_OUT_NAMED = 4  # files that are not packed
+MAX_OMITTED_NAMES = 4  # files that are not packed
 
 
 @options.add_option_groups()
@@ -110,10 +110,10 @@ def _make_result(packed: Packed, source: Path) -> Result:
         log.info("in the bundle, to be checked: %s", clean(line))
     if packed.left_texts:
         log.info("texts left out: %s (--keep NAME packs one)", ", ".join(packed.left_texts))
-    for name in packed.left[:LEFT_OUT_NAMED]:
+    for name in packed.left[:MAX_OMITTED_NAMES]:
         log.info("left out: %s, which subcut did not write", clean(name))
-    if len(packed.left) > LEFT_OUT_NAMED:
-        log.info("left out: %d more", len(packed.left) - LEFT_OUT_NAMED)
+    if len(packed.left) > MAX_OMITTED_NAMES:
+        log.info("left out: %d more", len(packed.left) - MAX_OMITTED_NAMES)
     document = PackedResult(
         path=str(packed.path),
         bytes=size,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
     from subgraph.trials.open_trials import Setup
 
-FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
+MAX_FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
 MAX_BODIES = 4  # that a note lists
 CANDIDATE = {"--candidate", "-c"}
 SEVERITY = ("", "agree", "unresolved", "fail")
@@ -200,7 +200,7 @@ def _make_name(setup: Setup) -> str:
     """Return the candidate's name as a part of a folder's name."""
     from subgraph.storage.folders import safe_name
 
-    return safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]
+    return safe_name(setup.candidate.name)[:MAX_FOLDER_NAME_CHARS]
 
 
 def make_bisect_command(spec: str) -> NextCommand:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from subgraph.drawing.layout import Drawer
 
 
-SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
+MIN_SLOW_BOXES = 2_000  # boxes of one drawing that a browser scrolls only slowly
 LIMITS = (1, 100_000)  # pixels, levels, hops
 
 
@@ -179,7 +179,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     keys = _open(drawer, shown, [at[i] for i in inside if i in at], names)
     layout = drawer.layout(keys, width, tall=bool(values))
     boxes = sum(box.kind not in FRAMES for box in layout.boxes)
-    if boxes > SLOW:
+    if boxes > MIN_SLOW_BOXES:
         log.warning(
             "%d boxes are slow to look at: `subcut view` shows as many at ease, --depth fewer",
             boxes,

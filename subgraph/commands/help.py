@@ -4,7 +4,8 @@ A page: a command's docstring and options -> plain text of at most 80 columns, i
 sections.
 
 typer's own sections need rich, which takes longer to load than the page to write. A docstring's
-paragraphs that begin with a word of `LAST` are at the end of the page, examples without changes.
+paragraphs that begin with a word of `LAST_PARAGRAPHS` are at the end of the page, examples without
+changes.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ TASKS = {
     "read a recording": "subcut bisect model.onnx --recorded DIR",
     "see what is installed": "subcut doctor",
 }
-EVERYWHERE = "Everywhere"  # the section of the global options
-COLUMN = 27  # characters at most of the left column
-LAST = ("Examples:", "Exit code", "Terms")
+GLOBAL_SECTION = "Everywhere"  # the section of the global options
+MAX_LEFT_COLUMN = 27  # characters at most of the left column
+LAST_PARAGRAPHS = ("Examples:", "Exit code", "Terms")
 
 
 def start_page() -> str:
@@ -68,7 +69,7 @@ class HelpPage:
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(
-                "\n\n".join(p for p in paragraphs(self.help) if not p.startswith(LAST))
+                "\n\n".join(p for p in paragraphs(self.help) if not p.startswith(LAST_PARAGRAPHS))
             )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -88,14 +89,14 @@ class HelpPage:
             _write(sections, formatter)
         if root is not ctx:
             for param in root.command.get_params(root):
-                if _get_panel(param) == EVERYWHERE:
-                    panels.setdefault(EVERYWHERE, []).append(_make_row(param, root))
-        panels[EVERYWHERE] = [*panels.pop(EVERYWHERE), ("-h, --help", "Show this page.")]
+                if _get_panel(param) == GLOBAL_SECTION:
+                    panels.setdefault(GLOBAL_SECTION, []).append(_make_row(param, root))
+        panels[GLOBAL_SECTION] = [*panels.pop(GLOBAL_SECTION), ("-h, --help", "Show this page.")]
         _write(panels, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write examples and exit codes; a command without arguments is its own example."""
-        last = [p for p in paragraphs(self.help) if p.startswith(LAST)]
+        last = [p for p in paragraphs(self.help) if p.startswith(LAST_PARAGRAPHS)]
         if not any(p.startswith("Examples:") for p in last):
             last.insert(0, f"Examples:\n  {ctx.command_path}")
         for paragraph in last:
@@ -126,14 +127,14 @@ def _make_row(param: Any, ctx: Any) -> tuple[str, str]:
 
 
 def _write(panels: Mapping[str, list[tuple[str, str]]], formatter: Any) -> None:
-    width = min(max(len(name) for name, _ in chain.from_iterable(panels.values())), COLUMN)
+    width = min(max(len(name) for name, _ in chain.from_iterable(panels.values())), MAX_LEFT_COLUMN)
     for title, rows in panels.items():
         with formatter.section(title):
             formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=width)
 
 
 # The characters of bash's COMP_WORDBREAKS that occur in names without quotes.
-BREAKS = frozenset("=:@")
+WORD_BREAKS = frozenset("=:@")
 
 
 def join_words(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
@@ -151,7 +152,7 @@ def join_words(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
     current = max(len(words) - 1, 0)
     kept = 0
     for i, word in enumerate(words):
-        breaks = bool(word) and BREAKS.issuperset(word)
+        breaks = bool(word) and WORD_BREAKS.issuperset(word)
         if word == "=" and out and out[-1].startswith("--"):
             out.append("")
         elif out and (breaks or open_ended):

@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 MAX_VALUE = 400  # characters of a line of an attribute or of metadata
 MAX_LINES = 40  # of an attribute or of metadata
 MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
-SHOWN_PROBLEMS = 50  # in the text; the document has them all
+MAX_PROBLEMS = 50  # in the text; the document has them all
 FIRST_ROWS = 40  # of the table of all tensors: two screens hold the first and the last ones
 LAST_ROWS = 12
-WIDTH = 110  # columns of a text that goes to no terminal
-UNBROKEN = 1 << 20  # columns of a line that is not broken
+TEXT_WIDTH = 110  # columns of a text that goes to no terminal
+UNBROKEN_WIDTH = 1 << 20  # columns of a line that is not broken
 MIN_NAME = 12  # columns to which a name is shortened if a table is too wide
 NAMES = ("node", "op", "tensor", "declared", "shape")  # columns that may be shortened
 OMITTED = ("type", "min", "max", "mean", "zeros")  # columns that a narrow terminal does not show
@@ -251,7 +251,7 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
     from subgraph.inspection.describe import ModelDocument, NodesDocument, RegionDocument
 
     view: Iterable[str] = ()  # an invalid model has no view
-    form = _Form(None if every else shutil.get_terminal_size((WIDTH, 0)).columns)
+    form = _Form(None if every else shutil.get_terminal_size((TEXT_WIDTH, 0)).columns)
     if isinstance(document, ModelDocument):
         view = _iter_model(document, form)
     elif isinstance(document, NodesDocument):
@@ -360,7 +360,7 @@ class _Form:
     def wrap(self, title: str, words: str) -> list[str]:
         """Return words in lines after a title; words that a no-break space joins stay in one
         line."""
-        width = max(self.width or UNBROKEN, 2 * len(title))
+        width = max(self.width or UNBROKEN_WIDTH, 2 * len(title))
         lines = wrap(title + words, width, len(title))
         return [line.replace("\xa0", " ") for line in lines]
 
@@ -388,12 +388,12 @@ def _make_headline(document: InspectDocument) -> str:
 
 
 def _list_problems(problems: Sequence[ProblemEntry]) -> Iterable[str]:
-    for p in problems[:SHOWN_PROBLEMS]:
+    for p in problems[:MAX_PROBLEMS]:
         yield f"  {p.kind:<9}  {clean(p.what)}"
         if p.hint:
             yield f"  {'':<9}    {clean(p.hint)}"
-    if len(problems) > SHOWN_PROBLEMS:
-        yield f"  … and {len(problems) - SHOWN_PROBLEMS} more (--json has them all)"
+    if len(problems) > MAX_PROBLEMS:
+        yield f"  … and {len(problems) - MAX_PROBLEMS} more (--json has them all)"
 
 
 def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 EVENTS = "SUBCUT_EVENTS"  # environment: messages are lines of JSON
-FIRST_ANSWER = 25  # level of the first answer of a search, which --quiet does not hide
-SPARSE_LINES = 10  # lines at most for many small steps if there is no progress bar
+FIRST_ANSWER_LEVEL = 25  # level of the first answer of a search, which --quiet does not hide
+MAX_SPARSE_LINES = 10  # lines at most for many small steps if there is no progress bar
 
 
 class ProgressHandler(logging.StreamHandler[Any]):
     """A line per message; on a terminal, one live line for messages of progress.
 
-    Of messages with `sparse` there are at most `SPARSE_LINES` lines. `live`: may there be a live
-    line? `verbose`: steps are lines as well, above the live line.
+    Of messages with `sparse` there are at most `MAX_SPARSE_LINES` lines. `live`: may there be a
+    live line? `verbose`: steps are lines as well, above the live line.
     """
 
     def __init__(self, stream: Any, *, live: bool = True, verbose: bool = False) -> None:
@@ -63,7 +63,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
             if step == of:
                 self.close_bar()
         elif not (self.bar and getattr(record, "heartbeat", False)):
-            interval = -(-of // SPARSE_LINES) if getattr(record, "sparse", False) else 1
+            interval = -(-of // MAX_SPARSE_LINES) if getattr(record, "sparse", False) else 1
             if step % interval == 0 or step == of:
                 self._write_line(record)
 

@@ -108,11 +108,11 @@ def _make_candidate(asked: Asked, spec: str | None) -> Candidate:
     """Return a candidate with the sweep's own timeout if none is given: the models are tiny, so
     one that hangs should cost a minute, not ten."""
     from subgraph.questions.sweep.sweep import RUN_TIMEOUT
-    from subgraph.runtime.candidate import TIMEOUT
+    from subgraph.runtime.candidate import DEFAULT_TIMEOUT
 
     candidate = asked.candidate(spec)
     limited = (
         asked.settings.get("timeout", asked.runtime.timeout) is not None
-        or candidate.timeout != TIMEOUT
+        or candidate.timeout != DEFAULT_TIMEOUT
     )
     return candidate if limited else replace(candidate, timeout=RUN_TIMEOUT)

@@ -5,7 +5,7 @@ A new criterion is one file in `criteria/`, a new metric one file in `metrics/`;
 show what to write.
 """
 
-CLEAR = 1e-5  # of the scale: healthy kernels are within, also if the noise is not known
+MAX_HEALTHY_ERROR = 1e-5  # of the scale: healthy kernels are within, also if the noise is not known
 # The criterion if no approximate kernel may explain an error.
 ROUNDING_ALONE = "noise:floor=1e-5"
 RANKS = "ranks"  # label of an output whose rows rounding exchanges, as after TopK

@@ -19,7 +19,7 @@ from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.storage.tensors import Tensors, Value, find_largest, shape_text
 from subgraph.types import Array, Arrays
 
-TOLERANCE = 1e-2  # of the largest value: rounding of a low precision stays within
+MAX_ROUNDING_ERROR = 1e-2  # of the largest value: rounding of a low precision stays within
 MAX_NAMES = 5  # outputs whose names are tried in every order
 Compute = Callable[[Arrays], Arrays]
 
@@ -112,7 +112,7 @@ def _is_near(expected: Array, given: Array) -> bool:
     finite = np.isfinite(right)
     if not np.array_equal(finite, np.isfinite(value)):
         return False
-    limit = TOLERANCE * find_largest(right[finite])
+    limit = MAX_ROUNDING_ERROR * find_largest(right[finite])
     return bool((np.abs(right[finite] - value[finite]) <= limit).all())
 
 

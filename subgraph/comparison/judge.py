@@ -22,7 +22,7 @@ from subgraph.verdict import NOTHING, Judgement, Signature, Status, gravity
 
 DEFAULT_METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unresolved"}
-LISTED = 8  # names of the candidate's outputs in the message on a missing one
+MAX_OUTPUT_NAMES = 8  # names of the candidate's outputs in the message on a missing one
 
 
 def parse_criterion(text: str) -> Rule:
@@ -85,7 +85,7 @@ def judge_missing(name: str, available: Iterable[str], sample: str = "") -> Judg
         sample: The sample.
     """
     names = [clean(n) for n in available]
-    listed = f"it returned {list_some(names, LISTED) or 'none'}"
+    listed = f"it returned {list_some(names, MAX_OUTPUT_NAMES) or 'none'}"
     return _make_failure(
         name, Signature.MISSING, f"the candidate returned no such output; {listed}", sample
     )

@@ -331,8 +331,8 @@ def _to_python(value: Any) -> float | int | bool | str:
 # A small error may exchange the two best classes, and a large one may leave them.
 
 MIN_CLASSES = 6  # of five, every one is among the best five
-BEST = 5
-SUM = 1e-2  # by how much the probabilities of a row may miss 1: float16 rounds each
+TOP_CLASSES = 5
+MAX_SUM_ERROR = 1e-2  # by how much the probabilities of a row may miss 1: float16 rounds each
 
 
 def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
@@ -368,7 +368,7 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
     if not expected.size:
         return None
     # Equal values in the order of their indices.
-    order = np.argsort(-actual, axis=1, kind="stable")[:, :BEST]
+    order = np.argsort(-actual, axis=1, kind="stable")[:, :TOP_CLASSES]
     hits = np.take_along_axis(expected, order, axis=1) == expected.max(axis=1, keepdims=True)
     hits &= ~np.isnan(actual).any(axis=1, keepdims=True)
     return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(axis=1).mean())}
@@ -386,7 +386,7 @@ def are_probabilities(value: Value) -> bool:
     rows = value.reshape(value.shape[:2]).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         return any(
-            bool((part >= 0).all() and np.allclose(part.sum(axis=1), 1.0, atol=SUM))
+            bool((part >= 0).all() and np.allclose(part.sum(axis=1), 1.0, atol=MAX_SUM_ERROR))
             for part in (rows, np.exp(rows))
         )
 

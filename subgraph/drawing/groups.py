@@ -26,9 +26,10 @@ from subgraph.types import Strings
 T = TypeVar("T")
 
 MAX_FLAT = 400  # members of a group; of more, a layout takes too long and nobody sees anything
-FLAT = 48  # members that a group without scopes may have before they are grouped by cut points
-CHAIN = 12  # nodes in a row, without branches, that form a group
-TAIL = 3  # nodes in a row that still belong to the branches in front of them
+# Members that a group without scopes may have before they are grouped by cut points.
+MAX_FLAT_MEMBERS = 48
+MIN_CHAIN_NODES = 12  # nodes in a row, without branches, that form a group
+MAX_TAIL_NODES = 3  # nodes in a row that still belong to the branches in front of them
 MAX_BACKWARD = 0.25  # share of the tensors between scopes that may go back to an earlier one
 MIN_JOINED = 0.5  # share of the nodes of scopes that another one in the scope must be tied to
 # separators of scopes in node names; the first that half of the named nodes have
@@ -305,7 +306,7 @@ def _split(tree: Tree, number: int) -> None:
     group = tree.groups[number]
     ends = [m for m in group.members if len(tree.network.ops) <= m < tree.root]
     members = [m for m in group.members if m not in set(ends)]
-    limit = MAX_FLAT - len(ends) if tree._list_inner(members) else FLAT
+    limit = MAX_FLAT - len(ends) if tree._list_inner(members) else MAX_FLAT_MEMBERS
     if len(members) <= limit:
         return
     tree._gather(number)
@@ -314,12 +315,13 @@ def _split(tree: Tree, number: int) -> None:
     if len(parts) == 1 and len(order) <= MAX_FLAT:
         return
     members = [
-        _add_part(tree, number, part) for part in (parts if len(parts) > 1 else shares(order, FLAT))
+        _add_part(tree, number, part)
+        for part in (parts if len(parts) > 1 else shares(order, MAX_FLAT_MEMBERS))
     ]
     while len(members) > limit:
         members = [
             _add_part(tree, number, part)
-            for part in shares(members, max(FLAT // 2, int(len(members) ** 0.5)))
+            for part in shares(members, max(MAX_FLAT_MEMBERS // 2, int(len(members) ** 0.5)))
         ]
     group.members = ends + members
 
@@ -329,7 +331,7 @@ def _add_part(tree: Tree, parent: int, part: list[int]) -> int:
     if len(part) == 1:
         return part[0]
     while len(part) > MAX_FLAT:  # no cut point: equal shares
-        part = [_add_part(tree, parent, share) for share in shares(part, FLAT)]
+        part = [_add_part(tree, parent, share) for share in shares(part, MAX_FLAT_MEMBERS)]
     first = _find_first_leaf(tree, part[0])
     last = _find_first_leaf(tree, part[-1])
     names = [
@@ -423,10 +425,10 @@ def segments(
             done += same
             continue
         row = list(flatten(same))
-        if done and len(row) <= TAIL:
+        if done and len(row) <= MAX_TAIL_NODES:
             done[-1] += row
         else:
-            done += shares(row, -(-len(row) // CHAIN))
+            done += shares(row, -(-len(row) // MIN_CHAIN_NODES))
     return done
 
 

@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 from subgraph.types import frozen
 
-GAP = 14.0  # between two items of a layer
-THIN = 2.0  # width of an edge that passes a layer
+ITEM_GAP = 14.0  # between two items of a layer
+PASSING_EDGE_WIDTH = 2.0  # width of an edge that passes a layer
 SWEEPS = 6  # passes over all layers
-LONG = 12  # rows that an edge may pass; a longer one becomes two stubs
-TEXT = 14.0  # height of a label
+MAX_EDGE_ROWS = 12  # rows that an edge may pass; a longer one becomes two stubs
+LABEL_HEIGHT = 14.0  # height of a label
 # height in which an edge moves sideways
-CURVE = 11.0
-CURVE_MOST = 36.0
-STRAIGHT = 8.0  # weight of the parts of one edge for each other
-HEAVY = 1e7  # weight of the trunk, relative to any other item
+MIN_CURVE_HEIGHT = 11.0
+MAX_CURVE_HEIGHT = 36.0
+EDGE_WEIGHT = 8.0  # weight of the parts of one edge for each other
+TRUNK_WEIGHT = 1e7  # weight of the trunk, relative to any other item
 
 
 class Item(NamedTuple):
@@ -157,9 +157,9 @@ def _compute_ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -
     for _, same in groupby(order, part):
         first = last + 1
         for i in same:
-            wide = items[i].left + items[i].right + GAP
+            wide = items[i].left + items[i].right + ITEM_GAP
             row = max([first, ranks[i], *(ranks[p] + 1 for p in above[i])])
-            while used.get(row, 0.0) and used[row] + wide > limit + GAP:
+            while used.get(row, 0.0) and used[row] + wide > limit + ITEM_GAP:
                 row += 1
             used[row] = used.get(row, 0.0) + wide
             ranks[i] = row
@@ -190,7 +190,7 @@ class _Rows:
         for i, layer in enumerate(self.layer):
             self.layers[layer].append(i)
         self.free = [
-            limit - sum(self.left[i] + self.right[i] + GAP for i in row) + GAP
+            limit - sum(self.left[i] + self.right[i] + ITEM_GAP for i in row) + ITEM_GAP
             for row in self.layers
         ]
         self.chains: dict[int, list[int]] = {}
@@ -217,14 +217,18 @@ class _Rows:
         """Give an edge a part in each layer that it passes, if there is room."""
         edge = self.edges[e]
         passed = range(self.layer[edge.source] + 1, self.layer[edge.target])
-        if edge.source >= edge.target or not passed or (len(passed) > 2 * LONG and not trunk):
+        if (
+            edge.source >= edge.target
+            or not passed
+            or (len(passed) > 2 * MAX_EDGE_ROWS and not trunk)
+        ):
             return
-        if any(self.free[layer] < THIN + GAP for layer in passed):
+        if any(self.free[layer] < PASSING_EDGE_WIDTH + ITEM_GAP for layer in passed):
             return
         chain = [edge.source]
         for k, layer in enumerate(passed):
             width = edge.label + 6 if k == 0 and edge.label else 0.0
-            has_text = 0 < width <= self.free[layer] - GAP - THIN
+            has_text = 0 < width <= self.free[layer] - ITEM_GAP - PASSING_EDGE_WIDTH
             chain.append(len(self.layer))
             if has_text:
                 self.texts[e] = chain[-1]
@@ -232,9 +236,9 @@ class _Rows:
                 self.held.add(chain[-1])
             self.layers[layer].append(chain[-1])
             self.layer.append(layer)
-            self.left.append(THIN / 2)
-            self.right.append(THIN / 2 + width * has_text)
-            self.free[layer] -= self.left[-1] + self.right[-1] + GAP
+            self.left.append(PASSING_EDGE_WIDTH / 2)
+            self.right.append(PASSING_EDGE_WIDTH / 2 + width * has_text)
+            self.free[layer] -= self.left[-1] + self.right[-1] + ITEM_GAP
         self.chains[e] = [*chain, edge.target]
 
     def order(self) -> None:
@@ -290,17 +294,17 @@ class _Rows:
         for i in layer:  # plain loops: most of a large drawing's time
             if i in self.held:
                 targets.append(0.0)
-                weights.append(HEAVY)
+                weights.append(TRUNK_WEIGHT)
                 continue
             passing = i >= boxes  # a part of an edge: it stays below the part above
             total = weighted = 0.0
             for side in sides:
                 for o, d in side[i]:
-                    weight = STRAIGHT if passing and o >= boxes else 1.0
+                    weight = EDGE_WEIGHT if passing and o >= boxes else 1.0
                     total += weight
                     weighted += (x[o] + d) * weight
             targets.append(weighted / total if total else x[i])
-            weights.append(STRAIGHT if passing else 1.0)
+            weights.append(EDGE_WEIGHT if passing else 1.0)
         if len(layer) == 1:
             i = layer[0]
             x[i] = min(max(targets[0], bounds[0] + self.left[i]), bounds[1] - self.right[i])
@@ -324,8 +328,8 @@ class _Rows:
         middles = []
         for k, layer in enumerate(self.layers):
             boxes = (self.items[i].height for i in layer if i < len(self.items))
-            tall = max(boxes, default=TEXT * (k in texts))
-            at += min(CURVE + far[k] / 12, CURVE_MOST) if k else 0.0
+            tall = max(boxes, default=LABEL_HEIGHT * (k in texts))
+            at += min(MIN_CURVE_HEIGHT + far[k] / 12, MAX_CURVE_HEIGHT) if k else 0.0
             middles.append(at + tall / 2)
             self.tall.append(tall)
             at += tall
@@ -357,7 +361,8 @@ def spread(
     weights: Sequence[float],
     bounds: tuple[float, float] = (float("-inf"), float("inf")),
 ) -> list[float]:
-    """Return anchors in the given order within `bounds`, `GAP` between items, nearest to `targets`.
+    """Return anchors in the given order within `bounds`, `ITEM_GAP` between items, nearest to
+    `targets`.
 
     Nearest is the sum of squares with `weights`.
 
@@ -367,7 +372,7 @@ def spread(
     offset = 0.0
     offsets = [0.0]
     for one, other in pairwise(extents):
-        offset += one[1] + other[0] + GAP
+        offset += one[1] + other[0] + ITEM_GAP
         offsets.append(offset)
     # weighted sum, weight and count of items that touch
     blocks: list[tuple[float, float, int]] = []

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from subgraph.drawing.groups import Tree
 from subgraph.drawing.level import (
-    HEADER,
-    NAME,
-    PAD,
+    FRAME_PADDING,
+    HEADER_HEIGHT,
+    MAX_NAME_COLUMNS,
     PORT,
     Cell,
     Crossing,
@@ -35,8 +35,8 @@ from subgraph.types import Strings, frozen
 
 WIDTH = 1200.0  # of a page
 MARGIN = 10.0
-MOST_KEPT = 20_000  # layouts of groups
-SHOWN = 60  # boxes, if no open groups are named
+MAX_KEPT_LAYOUTS = 20_000  # layouts of groups
+MAX_BOXES = 60  # boxes, if no open groups are named
 
 
 class Box(NamedTuple):
@@ -168,10 +168,11 @@ class Drawer:
                 self.holders += [body.outer(above) if above else key for above in drawer.holders]
 
     def choose_open(self) -> frozenset[str]:
-        """Return keys to open for about `SHOWN` boxes: complete levels, then nodes with bodies."""
-        keys = self.tree.choose_open(SHOWN)
+        """Return keys to open for about `MAX_BOXES` boxes: complete levels, then nodes with
+        bodies."""
+        keys = self.tree.choose_open(MAX_BOXES)
         seen = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
-        left = SHOWN - sum(len(g.members) for g in seen)
+        left = MAX_BOXES - sum(len(g.members) for g in seen)
         for node in [m for m in flatten(g.members for g in seen) if m in self._inner]:
             inside = sum(len(d.tree.groups[d.tree.root].members) for _, d in self._inner[node])
             if inside <= left:
@@ -187,7 +188,7 @@ class Drawer:
         tall: bool = False,
     ) -> Layout:
         """Return the drawing with these groups open (keys); None: as many levels as give about
-        `SHOWN` boxes.
+        `MAX_BOXES` boxes.
 
         A group that is open inside a closed one is not seen. No row of boxes is wider than `width`;
         a page of 400 pixels, for example, shows the drawing at full size. `tall`: boxes have room
@@ -198,7 +199,7 @@ class Drawer:
         """
         if open_groups is None:
             open_groups = self.choose_open()
-        if len(self._kept) > MOST_KEPT:
+        if len(self._kept) > MAX_KEPT_LAYOUTS:
             self._kept.clear()
         tree = self.tree
         groups = tree.groups
@@ -212,7 +213,7 @@ class Drawer:
         levels: dict[int, Level] = {}
         drawn: dict[int, list[Layout]] = {}
         for number in reversed(seen):
-            room = width - 2 * MARGIN - 2 * PAD * groups[number].depth
+            room = width - 2 * MARGIN - 2 * FRAME_PADDING * groups[number].depth
             for node in nodes.intersection(groups[number].members):
                 levels[node], drawn[node] = self._open_node(node, inside_of, room, tall)
                 inner[node] = frozenset(
@@ -238,7 +239,7 @@ class Drawer:
         inside = self._inner[node]
         network = self.network
         pictures = [
-            drawer.layout(keys.get(body.prefix, ()), room - 2 * PAD, tall=tall)
+            drawer.layout(keys.get(body.prefix, ()), room - 2 * FRAME_PADDING, tall=tall)
             for body, drawer in inside
         ]
         sizes = [(p.width, p.height) for p in pictures]
@@ -252,7 +253,8 @@ class Drawer:
 
     def _title(self, node: int) -> str:
         """Return the text in the header of an open node."""
-        return f"{short(clean(self.network.label(node)), NAME)} · {clean(self.network.ops[node])}"
+        label = short(clean(self.network.label(node)), MAX_NAME_COLUMNS)
+        return f"{label} · {clean(self.network.ops[node])}"
 
     def _assemble(
         self,
@@ -374,7 +376,7 @@ def _place_body(
     before = clean(body.prefix)
     box = Box(around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder)
     boxes, lines, stubs = _move(
-        picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER)
+        picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER_HEIGHT)
     )
     for k, b in enumerate(boxes):
         nodes = tuple(body.first + n for n in b.nodes)

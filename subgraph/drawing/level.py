@@ -22,22 +22,22 @@ from subgraph.text import clean, columns, count, distinct, short
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
 # Pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em).
-ADVANCE = 6.7
+LETTER_WIDTH = 6.7
 # columns of a text; the rest is in its title
-NAME = 26
-NAME_NARROW = 19
-STUB = 14
-TYPE = 30
-NARROW = 480.0  # pixels of a page with shorter names
-SLIM = 64.0  # width of the smallest box
-HEIGHT = 36.0  # of a box
-LINE = 14.0  # more height of one with room for an error, or with a line on its weights
+MAX_NAME_COLUMNS = 26
+MAX_NARROW_NAME_COLUMNS = 19
+MAX_STUB_COLUMNS = 14
+MAX_TYPE_COLUMNS = 30
+MAX_NARROW_WIDTH = 480.0  # pixels of a page with shorter names
+MIN_BOX_WIDTH = 64.0  # width of the smallest box
+BOX_HEIGHT = 36.0  # of a box
+LINE_HEIGHT = 14.0  # more height of one with room for an error, or with a line on its weights
 BAR_ROOM = 6.0  # of a tall box, on each side: the bar is in the left one
 # of an open group: height of the line with its name, room between frame and members
-HEADER = 22.0
-PAD = 8.0
-PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
-STUBS = 3  # rows of stubs at a box; the last counts the others
+HEADER_HEIGHT = 22.0
+FRAME_PADDING = 8.0
+MAX_PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
+MAX_STUB_ROWS = 3  # rows of stubs at a box; the last counts the others
 
 NamedTensors: TypeAlias = dict[int, dict[tuple[str, str], None]]  # member → ways and tensors
 PORT = -1
@@ -139,8 +139,8 @@ def level(
     entering = crossing.entering
     leaving = crossing.leaving
     named = {m: dict(ways) for m, ways in crossing.named.items() if m not in inner}
-    ways_in = list(entering)[:PORTS]
-    ways_out = list(leaving)[:PORTS]
+    ways_in = list(entering)[:MAX_PORTS]
+    ways_out = list(leaving)[:MAX_PORTS]
     members = [PORT] * len(ways_in) + order + [PORT] * len(ways_out)
     at = {m: len(ways_in) + k for k, m in enumerate(order)}
     readers = ungroup((way, entering[way[1]]) for way in enumerate(ways_in))
@@ -154,13 +154,18 @@ def level(
     wires += [
         Wire(at[leaving[n]], len(members) - len(ways_out) + k, (n,)) for k, n in enumerate(ways_out)
     ]
-    unseen = [("in", n, m) for n, m in ungroup(list(entering.items())[PORTS:])]
-    for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
+    unseen = [("in", n, m) for n, m in ungroup(list(entering.items())[MAX_PORTS:])]
+    for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[MAX_PORTS:]]:
         _name(named, m, way, name, inner)
     wires = _add_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
-    label = _make_labels(tree, number, order, NAME if room > NARROW else NAME_NARROW)
+    label = _make_labels(
+        tree,
+        number,
+        order,
+        MAX_NAME_COLUMNS if room > MAX_NARROW_WIDTH else MAX_NARROW_NAME_COLUMNS,
+    )
     while True:
-        texts = distinct([clean(name) for _, name in flatten(named.values())], STUB)
+        texts = distinct([clean(name) for _, name in flatten(named.values())], MAX_STUB_COLUMNS)
         cells = [_make_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in order]
         items = [
             *[Item(4.0, 4.0, 0.0, top=True)] * len(ways_in),
@@ -244,7 +249,7 @@ def _add_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> lis
         if all(m != PORT and not nodes <= m < root for m in ends) and wire.tensors[0] not in seen:
             seen.update(wire.tensors)
             more = f" +{len(wire.tensors) - 1}" if len(wire.tensors) > 1 else ""
-            text = short(clean(types.get(wire.tensors[0], "")), TYPE) + more
+            text = short(clean(types.get(wire.tensors[0], "")), MAX_TYPE_COLUMNS) + more
             wire = Wire(wire.source, wire.target, wire.tensors, text)
         done.append(wire)
     return done
@@ -271,16 +276,16 @@ def _make_cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequenc
         return Cell(member, label[member], nodes, stubs=stubs)
     if member >= len(network.ops):
         type_text = clean(network.types.get(network.label(member), ""))
-        return Cell(member, label[member], short(type_text, TYPE), stubs=stubs)
+        return Cell(member, label[member], short(type_text, MAX_TYPE_COLUMNS), stubs=stubs)
     sign = "+ " if member in tree.holders else ""
-    op = sign + short(clean(network.ops[member]), NAME)
-    note = short(clean(tree.notes.get(member, "")), NAME)
+    op = sign + short(clean(network.ops[member]), MAX_NAME_COLUMNS)
+    note = short(clean(tree.notes.get(member, "")), MAX_NAME_COLUMNS)
     return Cell(member, op, label[member], note, stubs)
 
 
 def _make_item(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool) -> Item:
     """Return the box of a cell with its stubs."""
-    beside = max((columns(row.text) * ADVANCE + 6 for row in cell.stubs), default=0.0)
+    beside = max((columns(row.text) * LETTER_WIDTH + 6 for row in cell.stubs), default=0.0)
     alone = size(tree, cell, inner, tall=tall)
     return alone._replace(right=alone.right + beside)
 
@@ -294,19 +299,20 @@ def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> 
     tall = tall and (group or cell.member < len(tree.network.ops))
     beside = 2 * BAR_ROOM if tall else 0.0
     longest = max(columns(cell.label) + 2 * group, columns(cell.detail), columns(cell.note))
-    half = max(SLIM, longest * ADVANCE + 14) / 2 + beside / 2
-    return Item(half, half, HEIGHT + LINE * (tall + bool(cell.note)), weight)
+    half = max(MIN_BOX_WIDTH, longest * LETTER_WIDTH + 14) / 2 + beside / 2
+    return Item(half, half, BOX_HEIGHT + LINE_HEIGHT * (tall + bool(cell.note)), weight)
 
 
 def stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[StubRow]:
-    """Return at most `STUBS` rows; the last one counts the others, which can be of both ways.
+    """Return at most `MAX_STUB_ROWS` rows; the last one counts the others, which can be of both
+    ways.
 
     Args:
         stubs: Ways and tensors.
         texts: The short text of each tensor.
     """
     rows = sorted(stubs, key=lambda stub: stub[0])
-    shown = rows if len(rows) <= STUBS else rows[: STUBS - 1]
+    shown = rows if len(rows) <= MAX_STUB_ROWS else rows[: MAX_STUB_ROWS - 1]
     found = [StubRow(way, (name,), f"{SIGNS[way]}{texts[clean(name)]}") for way, name in shown]
     if rest := rows[len(shown) :]:
         way = rest[0][0]
@@ -330,7 +336,11 @@ def _make_edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -
             return None
         arrive = target.ports_in[tensor] - target.anchor
     return Edge(
-        wire.source, wire.target, columns(wire.text) * ADVANCE if wire.text else 0.0, leave, arrive
+        wire.source,
+        wire.target,
+        columns(wire.text) * LETTER_WIDTH if wire.text else 0.0,
+        leave,
+        arrive,
     )
 
 
@@ -345,10 +355,14 @@ def _add_frame(
 ) -> Level:
     """Return the level with its frame; the root has none."""
     root = number == tree.root
-    above = HEADER if ways_in else HEADER + PAD / 2
-    x, y = (0.0, 0.0) if root else (PAD, above)
-    below = 0.0 if root or ways_out else PAD
-    head = 0.0 if root else columns(short(clean(tree.groups[number].label), NAME)) * ADVANCE + 30
+    above = HEADER_HEIGHT if ways_in else HEADER_HEIGHT + FRAME_PADDING / 2
+    x, y = (0.0, 0.0) if root else (FRAME_PADDING, above)
+    below = 0.0 if root or ways_out else FRAME_PADDING
+    head = (
+        0.0
+        if root
+        else columns(short(clean(tree.groups[number].label), MAX_NAME_COLUMNS)) * LETTER_WIDTH + 30
+    )
     return Level(
         width=max(placed.width + 2 * x, head),
         height=y + placed.height + below,
@@ -444,18 +458,25 @@ def frame_bodies(
     `tensors`: that enter and leave the node.
     """
     wide = [
-        max(width, columns(word) * ADVANCE + 14)
+        max(width, columns(word) * LETTER_WIDTH + 14)
         for (width, _), word in zip(sizes, words, strict=True)
     ]
-    beside = sum(wide) + PAD * (len(wide) + 1) <= room
+    beside = sum(wide) + FRAME_PADDING * (len(wide) + 1) <= room
     frames = []
-    x = PAD
-    y = HEADER + PAD
+    x = FRAME_PADDING
+    y = HEADER_HEIGHT + FRAME_PADDING
     for (_, height), width in zip(sizes, wide, strict=True):
-        frames.append((x, y, width, height + HEADER))
-        x, y = (x + width + PAD, y) if beside else (x, y + height + HEADER + PAD)
-    whole = max(max(x + w for x, _, w, _ in frames) + PAD, columns(clean(label)) * ADVANCE + 30)
-    bottom = max(y + h for _, y, _, h in frames) + PAD
+        frames.append((x, y, width, height + HEADER_HEIGHT))
+        x, y = (
+            (x + width + FRAME_PADDING, y)
+            if beside
+            else (x, y + height + HEADER_HEIGHT + FRAME_PADDING)
+        )
+    whole = max(
+        max(x + w for x, _, w, _ in frames) + FRAME_PADDING,
+        columns(clean(label)) * LETTER_WIDTH + 30,
+    )
+    bottom = max(y + h for _, y, _, h in frames) + FRAME_PADDING
     enter, leave = (dict.fromkeys(names, whole / 2) for names in tensors)
     nothing = Placed(whole, bottom, [], [], [], whole / 2, [])
     return Level(whole, bottom, whole / 2, enter, leave, (), (), nothing, (0.0, 0.0)), frames

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from subgraph.reach import flatten, group_values, invert, ungroup
 from subgraph.types import StringMap, Strings
 
-WIDE = 5  # readers; a tensor with as many has lines only to near readers
-NEAR = 10  # nodes below the first reader
+MIN_WIDE_READERS = 5  # readers; a tensor with as many has lines only to near readers
+MAX_NEAR_NODES = 10  # nodes below the first reader
 
 
 @dataclass(eq=False)
@@ -54,9 +54,9 @@ class Network:
         self.readers = group_values((name, leaf) for leaf, (_, name) in reads)
         nodes = len(self.ops)
         self.wide = {
-            name: rows[0] + NEAR
+            name: rows[0] + MAX_NEAR_NODES
             for name, rows in self.readers.items()
-            if len(rows) >= WIDE and min(rows[-1], nodes) > rows[0] + NEAR
+            if len(rows) >= MIN_WIDE_READERS and min(rows[-1], nodes) > rows[0] + MAX_NEAR_NODES
         }
 
     @property

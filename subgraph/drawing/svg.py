@@ -19,10 +19,10 @@ from subgraph.reach import drop_repeats, flatten
 from subgraph.text import clean, list_some
 from subgraph.types import StringMap, Strings, frozen
 
-ROUND = 4
-LETTER = 6.1  # pixels of a letter of a badge
-BAR = 5.0  # width of the bar that shows an error
-HEAD = 18.0  # height of the part of a node's box that has the operator
+CORNER_RADIUS = 4
+LETTER_WIDTH = 6.1  # pixels of a letter of a badge
+BAR_WIDTH = 5.0  # width of the bar that shows an error
+HEAD_HEIGHT = 18.0  # height of the part of a node's box that has the operator
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
 MAX_TITLES = 12  # tensors in a title
 FRAMES = ("open", "body")  # kinds of boxes with others inside, which are drawn below the lines
@@ -175,7 +175,7 @@ def _draw_box(box: Box, marks: Marks) -> str:
         classes.append("found")
     elif any(n in marks.suspects for n in box.nodes):
         classes.append("suspect")
-    radius = box.height / 2 if box.kind in ("input", "output") else ROUND
+    radius = box.height / 2 if box.kind in ("input", "output") else CORNER_RADIUS
     key = _draw_text(box.key)
     parts = [
         f'<g class="box {" ".join(classes)}" data-key="{key}">{_title([box.title])}',
@@ -192,19 +192,21 @@ def _draw_frame_texts(box: Box) -> list[str]:
     """Return the header of an open box."""
     sign = "− " if box.kind == "open" else ""
     text = f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_draw_text(box.label)}</text>'
-    return [_draw_rect("header", box.x, box.y, box.width, 21, ROUND), text]
+    return [_draw_rect("header", box.x, box.y, box.width, 21, CORNER_RADIUS), text]
 
 
 def _draw_box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     """Return the operator in its head, the name, a line on the weights, the error, and signs."""
     value = _find_worst(box, marks)
-    shift = 0.0 if value is None else BAR / 2
+    shift = 0.0 if value is None else BAR_WIDTH / 2
     middle = f'x="{box.x + box.width / 2 + shift:g}" text-anchor="middle"'
     label = f"+ {box.label}" if box.kind == "group" else box.label
     parts = []
     kind = ""
     if box.family:
-        parts.append(_draw_rect(f"head {box.family}", box.x, box.y, box.width, HEAD, ROUND))
+        parts.append(
+            _draw_rect(f"head {box.family}", box.x, box.y, box.width, HEAD_HEIGHT, CORNER_RADIUS)
+        )
         kind = ' class="op"'
     down = 13.0 if box.detail else box.height / 2 + 4
     parts.append(f'<text{kind} {middle} y="{box.y + down:g}">{_draw_text(label)}</text>')
@@ -216,14 +218,14 @@ def _draw_box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]
         wrong = "✗ " if "failed" in classes else ""
         place = f'{middle} y="{box.y + box.height - 6:g}"'
         parts.append(f'<text class="value" {place}>{wrong}{number(value)}</text>')
-        top = box.y + 3 + (HEAD - 1 if box.family else 0)
+        top = box.y + 3 + (HEAD_HEIGHT - 1 if box.family else 0)
         height = box.y + box.height - 3 - top
         level = degree(value)
         full = height * level / len(LEVELS)
         x = box.x + 3
         parts += [
-            _draw_rect("empty", x, top, BAR, height),
-            _draw_rect(f"l{level}", x, top + height - full, BAR, full),
+            _draw_rect("empty", x, top, BAR_WIDTH, height),
+            _draw_rect(f"l{level}", x, top + height - full, BAR_WIDTH, full),
         ]
     return [*parts, *_draw_badge(box, marks, classes)]
 
@@ -251,7 +253,7 @@ def _draw_badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     said = " … ".join((*badges[:1], *badges[1:][-1:]))
     if not (text := " ".join(filter(None, (sign, said)))):
         return []
-    wide = len(text) * LETTER + 6
+    wide = len(text) * LETTER_WIDTH + 6
     x = box.x + box.width - wide + 8
     y = box.y - 8
     rect = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="14" rx="3"/>'

@@ -16,9 +16,9 @@ import numpy as np
 
 from subgraph.types import Array, frozen
 
-SHOWN = 112  # cells of `map_cells`, along each side
-WORST = 10
-ROW = 32  # elements of a vector in one row of its map
+MAX_MAP_CELLS = 112  # cells of `map_cells`, along each side
+MAX_WORST_ELEMENTS = 10
+ROW_ELEMENTS = 32  # elements of a vector in one row of its map
 
 
 @frozen
@@ -89,9 +89,9 @@ class MapCells:
 
     Attributes:
         shape: The shape of the plane.
-        rows: The number of rows of cells, up to `SHOWN`. A cell has the element of largest
+        rows: The number of rows of cells, up to `MAX_MAP_CELLS`. A cell has the element of largest
             magnitude in its part of the plane.
-        columns: The number of columns of cells, up to `SHOWN`.
+        columns: The number of columns of cells, up to `MAX_MAP_CELLS`.
         scale: The largest finite magnitude on both sides.
         reference: The cells of the reference.
         given: The cells of the candidate.
@@ -138,7 +138,7 @@ def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells
 def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
     """Return the elements that differ most, worst first; equal ones are omitted."""
     far = _compute_difference(reference, given).ravel()
-    number = min(WORST, far.size)
+    number = min(MAX_WORST_ELEMENTS, far.size)
     order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
     order = order[np.argsort(-far[order], kind="stable")]
     a = _as_numbers(reference).ravel()
@@ -175,16 +175,17 @@ def _compute_difference(reference: Array, given: Array) -> Array:
 
 
 def _select_plane(values: Array, plane: int) -> Array:
-    """Return a matrix: the last two axes at one index of the others; a vector in rows of `ROW`."""
+    """Return a matrix: the last two axes at one index of the others; a vector in rows of
+    `ROW_ELEMENTS`."""
     if values.ndim > 2:
         found: Array = values.reshape(-1, *values.shape[-2:])[plane]
         return found
     if values.ndim == 2:
         return values
     flat = values.ravel()
-    if flat.size <= ROW:
+    if flat.size <= ROW_ELEMENTS:
         return flat[None]
-    return np.pad(flat, (0, -flat.size % ROW)).reshape(-1, ROW)
+    return np.pad(flat, (0, -flat.size % ROW_ELEMENTS)).reshape(-1, ROW_ELEMENTS)
 
 
 def _scale(*matrices: Array) -> float:
@@ -195,11 +196,13 @@ def _scale(*matrices: Array) -> float:
 
 
 def _reduce_to_cells(matrix: Array) -> Array:
-    """Reduce a matrix to `SHOWN` cells each way: the value of largest magnitude, NaN if one is not
-    finite."""
+    """Reduce a matrix to `MAX_MAP_CELLS` cells each way: the value of largest magnitude, NaN if one
+    is not finite."""
     odd = ~np.isfinite(matrix)
     fine = np.where(odd, 0.0, matrix)
-    rows, columns = (np.linspace(0, n, min(n, SHOWN) + 1).astype(int)[:-1] for n in matrix.shape)
+    rows, columns = (
+        np.linspace(0, n, min(n, MAX_MAP_CELLS) + 1).astype(int)[:-1] for n in matrix.shape
+    )
 
     def over(x: Array, how: Any) -> Array:
         found: Array = how.reduceat(how.reduceat(x, rows, axis=0), columns, axis=1)

@@ -181,7 +181,7 @@ class Draft:
         if not dtypes.bits_of_number(ours.data_type):
             return bool(ours == theirs)
         places = ((ours, self._files[ours.name]), (theirs, path))
-        parts = (protobuf.pieces(tensor, file, protobuf.CHUNK) for tensor, file in places)
+        parts = (protobuf.pieces(tensor, file, protobuf.CHUNK_BYTES) for tensor, file in places)
         return all(a.tobytes() == b.tobytes() for a, b in zip(*parts, strict=True))
 
     def _add_functions(self, theirs: Any) -> None:

@@ -44,10 +44,11 @@ GLIBC = (
     38,
     39,
 )
-SECONDS = 60  # that the emulator may take to print its version
-NEW = 10  # major version of qemu: older ones crash in newer kernels
+MAX_VERSION_SECONDS = 60  # that the emulator may take to print its version
+MIN_QEMU_MAJOR = 10  # major version of qemu: older ones crash in newer kernels
 HINT = (
-    f"qemu {NEW} (Debian 13's, or that of bookworm-backports) runs what older ones crash in,"
+    f"qemu {MIN_QEMU_MAJOR} (Debian 13's, or that of bookworm-backports) runs what older ones"
+    " crash in,"
     " onnxruntime 1.28 for one"
 )
 UNFETCHED = "apt fetches its C library and Python from the servers in /etc/apt: check the network"
@@ -92,14 +93,14 @@ def version(processor: str) -> str:
     in it)`; "" without one."""
     if not qemu(processor):
         return ""
-    said = children.run([qemu(processor), "--version"], timeout=SECONDS).out.decode(
+    said = children.run([qemu(processor), "--version"], timeout=MAX_VERSION_SECONDS).out.decode(
         errors="replace"
     )
     found = re.search(r"version ((\d+)[\d.]*)", said)
     if not found:
         return "qemu"
-    is_old = int(found[2]) < NEW
-    old = f" (older than {NEW}: newer kernels may crash in it)" if is_old else ""
+    is_old = int(found[2]) < MIN_QEMU_MAJOR
+    old = f" (older than {MIN_QEMU_MAJOR}: newer kernels may crash in it)" if is_old else ""
     return f"qemu {found[1]}{old}"
 
 

@@ -30,10 +30,10 @@ from subgraph.system import PYTHON, Lock, is_private, join
 from subgraph.text import clean, mask_logins
 from subgraph.types import Strings, frozen
 
-SECONDS = 3600  # that an installation may take
+MAX_INSTALL_SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
 FROM_WHERE = "--index-url and --find-links name other indexes, as for pip"
-LAST_LINES = 6  # of the output of pip that fails
+MAX_LAST_LINES = 6  # of the output of pip that fails
 # Lines without a reason.
 UNTOLD = (
     "WARNING",
@@ -134,7 +134,7 @@ def show(environment: Installation) -> None:
         log.info("  %s", mask_logins(clean(join(command))))
 
 
-def make(environment: Installation, timeout: float = SECONDS) -> Path:
+def make(environment: Installation, timeout: float = MAX_INSTALL_SECONDS) -> Path:
     """Make an environment that does not exist yet; return its interpreter.
 
     Waits for another process that does.
@@ -199,7 +199,7 @@ def _run(
     command: Sequence[str],
     environment: Installation,
     hint: str = FROM_WHERE,
-    timeout: float = SECONDS,
+    timeout: float = MAX_INSTALL_SECONDS,
 ) -> None:
     """Run a command in an environment.
 
@@ -229,7 +229,7 @@ def _run(
     if done.code:
         if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
-        lines = (mask_logins(line) for line in done.last_lines(LAST_LINES, *UNTOLD))
+        lines = (mask_logins(line) for line in done.last_lines(MAX_LAST_LINES, *UNTOLD))
         raise BackendError(
             " | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed"
         )

@@ -33,23 +33,23 @@ from subgraph.types import Strings
 if TYPE_CHECKING:
     from packaging.version import Version
 
-LENT = ("subgraph", "onnx")  # on any Python
+LENT_PACKAGES = ("subgraph", "onnx")  # on any Python
 # `graph.protobuf` reads models with these: for one processor.
-READERS = (
+PROTOBUF_PACKAGES = (
     "google.protobuf",
     "google._upb",
 )
-BUILT = ("ml_dtypes", "numpy")  # for one version of Python as well
-OLDEST = (3, 11)  # Python that runs a worker
+BUILT_PACKAGES = ("ml_dtypes", "numpy")  # for one version of Python as well
+MIN_WORKER_PYTHON = (3, 11)  # Python that runs a worker
 # Options of pip: without a reachable index, it fails soon.
-LOOKING = (
+INDEX_OPTIONS = (
     "--retries",
     "1",
     "--timeout",
     "15",
 )
-SECONDS = 120  # that an index may take to reply
-NAME = "RELEASES"
+MAX_INDEX_SECONDS = 120  # that an index may take to reply
+RELEASES_CONSTANT = "RELEASES"
 
 
 def package(backend: str) -> tuple[str, str, Strings]:
@@ -58,12 +58,12 @@ def package(backend: str) -> tuple[str, str, Strings]:
     Raises:
         UsageError: The backend names no package.
     """
-    found = plugins.constant("backends", backend, NAME)
+    found = plugins.constant("backends", backend, RELEASES_CONSTANT)
     if not isinstance(found, tuple):
         some = [
             name
             for name in plugins.own_names("backends")
-            if plugins.constant("backends", name, NAME)
+            if plugins.constant("backends", name, RELEASES_CONSTANT)
         ]
         raise UsageError(
             f"the releases of {backend} are not known",
@@ -146,11 +146,13 @@ def find_published(backend: str, sources: Sequence[str] = (), variant: str = "")
     name = variant or package(backend)[0]
     if plugins.constant("backends", backend, "NPM"):
         return _find_published_by_npm(name)
-    words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
+    words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *INDEX_OPTIONS, *sources]
     # this Python's pip, else one in a separate environment
     of = None if util.find_spec("pip") else make(Installation(("pip",), tuple(sources)))
     try:
-        said = children.run([*children.python("-m", "pip", of=of), *words], timeout=SECONDS)
+        said = children.run(
+            [*children.python("-m", "pip", of=of), *words], timeout=MAX_INDEX_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(
             f"pip cannot list the releases of {name}: {e}",
@@ -180,7 +182,9 @@ def _find_published_by_npm(name: str) -> list[str]:
     """
     npm = shutil.which("npm")
     try:
-        said = children.run([npm or "npm", "view", name, "versions", "--json"], timeout=SECONDS)
+        said = children.run(
+            [npm or "npm", "view", name, "versions", "--json"], timeout=MAX_INDEX_SECONDS
+        )
         listed = json.loads(said.out)
     except (OSError, subprocess.TimeoutExpired, ValueError) as e:
         raise BackendError(
@@ -244,7 +248,7 @@ def lend(folder: Path, python: Path) -> None:
             this one's.
     """
     of = read_interpreter(python)
-    if of.version < OLDEST:
+    if of.version < MIN_WORKER_PYTHON:
         raise BackendError(
             f"{python} is Python {of.version[0]}.{of.version[1]}: the worker needs 3.11 or newer",
             code="environment.old-python",
@@ -253,20 +257,22 @@ def lend(folder: Path, python: Path) -> None:
     same = alike and of.version == sys.version_info[:2]
     if lacking := [
         name
-        for name in ("numpy", *(() if alike else READERS[:1]))
+        for name in ("numpy", *(() if alike else PROTOBUF_PACKAGES[:1]))
         if name not in of.present and not same
     ]:
-        package = {READERS[0]: "protobuf"}.get(lacking[0], lacking[0])
+        package = {PROTOBUF_PACKAGES[0]: "protobuf"}.get(lacking[0], lacking[0])
         raise BackendError(
             f"{python} has no {package}",
             f"{python} -m pip install {package}",
             code="package.not-installed",
         )
     built = (
-        [name for name in BUILT if name == "ml_dtypes" or name not in of.present] if same else []
+        [name for name in BUILT_PACKAGES if name == "ml_dtypes" or name not in of.present]
+        if same
+        else []
     )
-    lent = [name for name in LENT if alike or name not in of.present]
-    for name in (*lent, *(READERS if alike else ()), *built):
+    lent = [name for name in LENT_PACKAGES if alike or name not in of.present]
+    for name in (*lent, *(PROTOBUF_PACKAGES if alike else ()), *built):
         found = util.find_spec(name)
         for place in found.submodule_search_locations or () if found else ():
             link = folder.joinpath(*name.split("."))
@@ -299,7 +305,7 @@ def read_interpreter(python: Path) -> Interpreter:
         return Interpreter(
             sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else [])
         )
-    wanted = (*BUILT, *LENT, READERS[0])
+    wanted = (*BUILT_PACKAGES, *LENT_PACKAGES, PROTOBUF_PACKAGES[0])
     asked = (
         "import sys, platform, importlib.util as u\n"
         "def has(name):\n"
@@ -309,7 +315,7 @@ def read_interpreter(python: Path) -> Interpreter:
     )
     try:
         said = (
-            children.run(children.python("-I", "-c", asked, of=python), timeout=SECONDS)
+            children.run(children.python("-I", "-c", asked, of=python), timeout=MAX_INDEX_SECONDS)
             .out.decode()
             .split()
         )

@@ -395,7 +395,7 @@ def add_weight(graph: Graph, name: str, out: GraphProto) -> None:
         protobuf.load_all((sparse.values, sparse.indices), graph.path)
         return
     source = graph.weights[name]
-    if protobuf.is_in_other_file(source) and protobuf.nbytes(source) < protobuf.STUB_ABOVE:
+    if protobuf.is_in_other_file(source) and protobuf.nbytes(source) < protobuf.MIN_STUB_BYTES:
         source = protobuf.load_raw(source, graph.path)
     out.initializer.add().MergeFromString(source.SerializeToString())
 

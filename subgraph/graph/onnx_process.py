@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from subgraph.graph.protobuf import FunctionProto, ModelProto, NodeProto, TypeProto
 
 
-SECONDS = 60  # of processor time per call, and
+MAX_CALL_SECONDS = 60  # of processor time per call, and
 # Of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s.
 BYTES_PER_SECOND = 50_000
-MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
+MAX_MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
 MEMORY_PER_BYTE = 64  # of the model more; measured: 80,000 nodes, 3 MB, take 135 MB
-COPIES = 4  # of a model's bytes that onnx holds at once
+MODEL_COPIES = 4  # of a model's bytes that onnx holds at once
 # Names of tasks by the child's calls.
 TASKS = {
     "infer": "shape inference",
@@ -50,7 +50,7 @@ CHILD = Path(__file__).with_name("onnx_child.py")
 HIDDEN = "subcut.hidden"  # domain of nodes that the converter does not see
 MAX_NAMED = 4  # nodes of an error
 EVEN_PARTS = "num_outputs"  # of a Split, which has even parts without it if the size allows it
-FUNCTIONS_SINCE = 8  # version of the file format that has local functions
+MIN_FUNCTIONS_VERSION = 8  # version of the file format that has local functions
 
 
 class OnnxError(Exception):
@@ -68,7 +68,7 @@ class OnnxProcess:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._child: Answering | None = None
-        self._bound = MEMORY
+        self._bound = MAX_MEMORY
 
     def infer_shapes(
         self,
@@ -147,11 +147,13 @@ class OnnxProcess:
             self._ask("check", model.SerializeToString())
 
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
-        if self._child and self._bound < COPIES * len(data):  # it was started for a smaller model
+        if self._child and self._bound < MODEL_COPIES * len(
+            data
+        ):  # it was started for a smaller model
             self._child.end()
             self._child = None
         child = self._child = self._child or self._start(len(data))
-        child.process.allow(SECONDS + len(data) // BYTES_PER_SECOND)
+        child.process.allow(MAX_CALL_SECONDS + len(data) // BYTES_PER_SECOND)
         reply = child.ask({"call": call, **options}, data)
         if reply is None:
             self._child = None
@@ -163,7 +165,7 @@ class OnnxProcess:
     def _start(self, size: int) -> Answering:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
-        self._bound = min(MEMORY + MEMORY_PER_BYTE * size, free_memory())
+        self._bound = min(MAX_MEMORY + MEMORY_PER_BYTE * size, free_memory())
         what = f"cannot start a process to check {self.path.name}"
         with explain_os_error(ModelError, what, code="process.not-started"):
             return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
@@ -267,5 +269,5 @@ def _find_ir_version(model: Any, version: int) -> int:
     from onnx import helper
 
     least = int(helper.find_min_ir_version_for([helper.make_opsetid("", version)]))
-    least = max(least, FUNCTIONS_SINCE) if model.functions else least
+    least = max(least, MIN_FUNCTIONS_VERSION) if model.functions else least
     return min(int(model.ir_version), least)

@@ -1,12 +1,12 @@
 """Reading and writing `.onnx` files without loading large weights, which stay on disk as (file,
 offset, length).
 
-A protobuf message is a sequence of fields, each with a tag and a length. A file above `WALK_ABOVE`
-bytes is *walked*: the headers of the fields of the model and of its graph are read one by one, and
-the bytes of each large initializer are skipped by their length. All other bytes are parsed by the
-generated classes. A skipped initializer appears in the model as a *stub*: a TensorProto with
-`data_location = EXTERNAL` whose location is `HERE`, that is, the model file itself. So all other
-code handles weights inside the model file and weights in external files alike.
+A protobuf message is a sequence of fields, each with a tag and a length. A file above
+`MIN_WALKED_BYTES` bytes is *walked*: the headers of the fields of the model and of its graph are
+read one by one, and the bytes of each large initializer are skipped by their length. All other
+bytes are parsed by the generated classes. A skipped initializer appears in the model as a *stub*: a
+TensorProto with `data_location = EXTERNAL` whose location is `HERE`, that is, the model file
+itself. So all other code handles weights inside the model file and weights in external files alike.
 
 `onnx_ml_pb2` is loaded without the package `onnx` around it (0.02 s rather than 0.18). A later
 `import onnx` returns the same classes, because the module is registered under its usual name.
@@ -38,7 +38,7 @@ from subgraph.errors import DataError, ModelError, OutputError, explain_os_error
 from subgraph.lazy import np
 from subgraph.reach import flatten
 from subgraph.storage import dtypes, folders
-from subgraph.storage.file_kinds import HEAD, recognize
+from subgraph.storage.file_kinds import HEAD_BYTES, recognize
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
 
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
     )
 
 
-WALK_ABOVE = 32 << 20  # bytes; a smaller file is parsed faster than walked
-STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed
+MIN_WALKED_BYTES = 32 << 20  # bytes; a smaller file is parsed faster than walked
+MIN_STUB_BYTES = 64 << 10  # bytes; smaller weights are parsed
 # Bytes of weights inside a file; more go to a .data file (a protobuf message ends at 2 GiB).
-INLINE_LIMIT = 1 << 30
-ALIGN = 4096  # bytes; onnxruntime maps external data by page
+MAX_INLINE_BYTES = 1 << 30
+ALIGNMENT_BYTES = 4096  # bytes; onnxruntime maps external data by page
 
-WINDOW = 32 << 10  # bytes read at a time while walking
+WINDOW_BYTES = 32 << 10  # bytes read at a time while walking
 MAX_HEADER = 20  # bytes of a tag and a length at most
-CHUNK = 1 << 20  # bytes of weights copied or hashed at a time
+CHUNK_BYTES = 1 << 20  # bytes of weights copied or hashed at a time
 
 VARINT = 0
 FIXED64 = 1
@@ -181,7 +181,7 @@ class Blob:
     offset: int
     length: int
 
-    def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
+    def chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         """Yield the bytes, at most `size` at a time. OSError if the file ends before them."""
         with self.file.open("rb") as file:
             file.seek(self.offset)
@@ -228,11 +228,11 @@ def read(path: Path) -> Skeleton:
             )
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size > WALK_ABOVE:
+            if size > MIN_WALKED_BYTES:
                 return _read_large(path, file.fileno(), size)
             data = file.read()
-    model = _parse(path, data, data[:HEAD])
-    _require_graph(path, model, data[:HEAD])
+    model = _parse(path, data, data[:HEAD_BYTES])
+    _require_graph(path, model, data[:HEAD_BYTES])
     return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -279,7 +279,7 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     for part in (*rest, *graph, *stubs):
         digest.update(part)
     length = sum(map(len, graph))
-    head = file.cut(0, min(size, HEAD))
+    head = file.cut(0, min(size, HEAD_BYTES))
     header = tag_of(GRAPH, length) if length else b""
     model = _parse(path, b"".join((*rest, header, *graph)), head)
     for stub in stubs:
@@ -294,7 +294,7 @@ def _walk_graph(file: File, begin: int, end: int, parts: list[bytes]) -> list[by
     stubs = []
     start = begin
     for number, tag, at, stop in fields(file, begin, end, "graph"):
-        if number != INITIALIZER or stop - at < STUB_ABOVE:
+        if number != INITIALIZER or stop - at < MIN_STUB_BYTES:
             continue
         stub = _read_stub(file, at, stop)
         if stub is not None:
@@ -337,7 +337,7 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
     while at < end:
         if at - base + MAX_HEADER > len(window):
             base = at
-            window = system.read_at(file.handle, min(WINDOW, end - at), at)
+            window = system.read_at(file.handle, min(WINDOW_BYTES, end - at), at)
         tag_at = at
         try:
             tag, i = varint(window, at - base)
@@ -730,9 +730,9 @@ def write(
     written.
 
     `source`: the model file to which the locations of on-disk weights refer, if need be for each by
-    name. With `external`, or beyond `INLINE_LIMIT` bytes, they go to `<path>.data`, each at a
-    multiple of `ALIGN`; otherwise into the file itself. By default they do if any was in another
-    file than its model.
+    name. With `external`, or beyond `MAX_INLINE_BYTES` bytes, they go to `<path>.data`, each at a
+    multiple of `ALIGNMENT_BYTES`; otherwise into the file itself. By default they do if any was in
+    another file than its model.
 
     Raises:
         DataError: the bytes of a weight cannot be read.
@@ -746,7 +746,7 @@ def write(
     if external is None:
         external = any(map(is_in_other_file, tensors))
     with explain_write_error(path):
-        if weights and (external or sum(blob.length for _, blob in weights) > INLINE_LIMIT):
+        if weights and (external or sum(blob.length for _, blob in weights) > MAX_INLINE_BYTES):
             data = path.with_name(path.name + ".data")
             _write_data(weights, data)
             path.write_bytes(copy.SerializeToString(deterministic=True))
@@ -785,7 +785,7 @@ def explain_write_error(path: Path) -> AbstractContextManager[None]:
 def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
     with data.open("wb") as out:
         for tensor, blob in weights:
-            at = -(-out.tell() // ALIGN) * ALIGN
+            at = -(-out.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             out.seek(at)
             copy_blob(blob, out)
             point_to(tensor, data.name, at, blob.length)

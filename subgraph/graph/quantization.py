@@ -26,7 +26,7 @@ QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
 # Their weights alone are quantized, in blocks.
 WEIGHT_ONLY = frozenset("GatherBlockQuantized MatMulBnb4 MatMulNBits".split())
-INT8 = 4  # accuracy_level of MatMulNBits: it quantizes what it reads
+INT8_ACCURACY_LEVEL = 4  # accuracy_level of MatMulNBits: it quantizes what it reads
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
 # of that domain, ours: adds the steps of its second input to the codes of its first
 TFLITE_SHIFT = "SUBCUT_SHIFT"
@@ -71,7 +71,9 @@ def makes_steps(node: protobuf.NodeProto) -> bool:
 
 def finds_scales(node: protobuf.NodeProto) -> bool:
     """Return whether a node quantizes what it reads with a scale that it finds as it runs."""
-    computes_in_int8 = node.op_type != "MatMulNBits" or attribute(node, "accuracy_level", 0) == INT8
+    computes_in_int8 = (
+        node.op_type != "MatMulNBits" or attribute(node, "accuracy_level", 0) == INT8_ACCURACY_LEVEL
+    )
     return node.op_type in FINDS_SCALES and computes_in_int8
 
 

@@ -31,9 +31,9 @@ from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings
 
 MAX_SIZE = 16  # characters of a size that is shown as it is
-SHOWN_END = 6  # characters at the end of a longer name that are shown
+END_CHARACTERS = 6  # characters at the end of a longer name that are shown
 MAX_EXPRESSION = 1000  # characters of an expression that is parsed
-LARGE = 720_720 << 20  # divisible by the usual divisors of sizes in networks
+LARGE_SIZE = 720_720 << 20  # divisible by the usual divisors of sizes in networks
 MAX_FACTOR = 4096
 UNKNOWN = "…"
 _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -152,11 +152,11 @@ def short_size(size: str) -> str:
     if len(size) > MAX_EXPRESSION:
         return UNKNOWN
     if size.replace(".", "_").isidentifier():
-        return UNKNOWN + size[-SHOWN_END:]
+        return UNKNOWN + size[-END_CHARACTERS:]
     try:
         tree = ast.parse(size, mode="eval").body
         (symbol,) = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - _FUNCTIONS.keys()
-        share = _compute_value(tree, {symbol: LARGE}) / LARGE
+        share = _compute_value(tree, {symbol: LARGE_SIZE}) / LARGE_SIZE
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
         return UNKNOWN
     nearest = share.limit_denominator(MAX_FACTOR)

@@ -84,7 +84,7 @@ Equation = tuple[dict[int, float], int]  # factors of inputs, by position, and o
 Exponent: TypeAlias = Any  # an int, or an array of those of channels
 # A scaled tensor stays below the largest number by this factor: other inputs differ, and a mean may
 # be summed in the type.
-HEADROOM = 16
+HEADROOM_FACTOR = 16
 MAX_TRIES = 16  # exponents of one tensor
 # Operators that map infinity and 65504 to the same value.
 BOUNDED = ("Clip", "Erf", "HardSigmoid", "Sigmoid", "Tanh")
@@ -234,7 +234,7 @@ class Overflow:
         """Yield the exponents that bring a tensor into range, and further ones for the tensors that
         have its exponent, or a multiple of it."""
         measured = self._ranges[name]
-        first = math.ceil(math.log2(measured.largest * HEADROOM / self._precision.largest))
+        first = math.ceil(math.log2(measured.largest * HEADROOM_FACTOR / self._precision.largest))
         if self._judge(name) is TroubleKind.VANISHES:
             first = round(math.log2(measured.largest * measured.least) / 2)
         sign = 1 if first > 0 else -1

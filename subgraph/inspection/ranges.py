@@ -40,10 +40,10 @@ from subgraph.types import Array, frozen
 BATCH_BYTES = 200 << 20
 BATCH_PARTS = 10
 # Tensors of unknown size in the first batch; their sizes give the estimate for others.
-FIRST_UNKNOWN = 8
+MAX_FIRST_UNKNOWN = 8
 SIZE_MARGIN = 2  # tensors of unknown size are estimated at this multiple of the mean known size
 MAX_FAILURES = 3  # nodes at which the reference may fail before measuring stops
-PIECE = 1 << 20  # elements read at a time
+PIECE_ELEMENTS = 1 << 20  # elements read at a time
 MAX_EXPONENT = 1100  # of float64, in magnitude
 MAX_VALUES = 16  # elements of an integer tensor whose values are given, a shape for example
 
@@ -182,7 +182,7 @@ def measure(
     samples = len(feeding.plan(graph, inputs_needed(graph, find_upstream(graph, names), names)))
     pending = [list(names)]
     failures = list[MissingTensor]()
-    estimate = BATCH_BYTES // FIRST_UNKNOWN
+    estimate = BATCH_BYTES // MAX_FIRST_UNKNOWN
     free = min(system.free_memory(), shutil.disk_usage(tempfile.gettempdir()).free)
     budget = max(BATCH_BYTES, free // BATCH_PARTS) // samples
     with default_for(graph, restart=True) as reference:
@@ -321,7 +321,7 @@ def _read_value(array: Array) -> Any:
 def range_of(array: Array) -> Range:
     """Return the range of an array of numbers or booleans, in the memory of one more piece."""
     flat = array.ravel("K")
-    pieces = (flat[k : k + PIECE] for k in range(0, flat.size, PIECE))
+    pieces = (flat[k : k + PIECE_ELEMENTS] for k in range(0, flat.size, PIECE_ELEMENTS))
     return sum(map(_find_range_of_piece, pieces), Range())
 
 
@@ -356,7 +356,7 @@ def measure_tensor(tensor: protobuf.TensorProto, path: Path) -> Range:
     Raises:
         ModelError, OSError, ValueError, TypeError: It cannot be read.
     """
-    return sum(map(_find_range_of_piece, protobuf.pieces(tensor, path, PIECE)), Range())
+    return sum(map(_find_range_of_piece, protobuf.pieces(tensor, path, PIECE_ELEMENTS)), Range())
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:

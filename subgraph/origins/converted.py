@@ -20,7 +20,7 @@ from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.folders import cache_folder
 from subgraph.version import __version__
 
-LIMIT = 4 << 30  # bytes of converted models
+MAX_CONVERTED_BYTES = 4 << 30  # bytes of converted models
 
 
 def convert_once(depends: Sequence[Part], name: str, write: Callable[[Path], None]) -> Path:
@@ -43,9 +43,9 @@ def convert_once(depends: Sequence[Part], name: str, write: Callable[[Path], Non
 
 
 def _evict(newest: Path) -> None:
-    """Remove the models that were not used for longest, beyond `LIMIT` bytes."""
+    """Remove the models that were not used for longest, beyond `MAX_CONVERTED_BYTES` bytes."""
     kept = [p for p in newest.parent.iterdir() if p != newest and not p.name.startswith(".")]
-    left = LIMIT - _measure_size(newest)
+    left = MAX_CONVERTED_BYTES - _measure_size(newest)
     for folder in sorted(kept, key=lambda p: -p.stat().st_mtime):
         left -= _measure_size(folder)
         if left < 0:

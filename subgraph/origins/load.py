@@ -19,7 +19,7 @@ FORMATS = {
     Family.ONNX_TEXT: "onnxtxt",
     Family.ONNX_TEXTPROTO: "textproto",
 }
-LARGEST = (1 << 31) - 1  # bytes of a file of protobuf
+MAX_PROTOBUF_BYTES = (1 << 31) - 1  # bytes of a file of protobuf
 
 
 def load(
@@ -73,7 +73,7 @@ def _write(model: Any) -> Path:
         return file
     import onnx
 
-    is_large = model.ByteSize() > LARGEST
+    is_large = model.ByteSize() > MAX_PROTOBUF_BYTES
     onnx.save_model(model, file, save_as_external_data=is_large, location="model.onnx.data")
     return file
 

@@ -28,7 +28,7 @@ STACK_TRACE = f"{PREFIX}stack_trace"
 # of a node: a list of the scopes around it, its own name last
 SCOPE_NAMES = f"{PREFIX}name_scopes"
 NAMESPACE = "namespace"
-LONGEST = 64 << 10  # characters of a metadata value that is read
+MAX_METADATA_CHARACTERS = 64 << 10  # characters of a metadata value that is read
 FRAME = re.compile(
     r'^ *File "([^"\n]+)", line (\d{1,9}), in [^\n]*(?:\n(?! *File ")([^\n]*))?', re.MULTILINE
 )
@@ -96,7 +96,7 @@ def _read_own_source(graph: Graph, index: int) -> Source | None:
     """Return the origin in the metadata or the name of a node."""
     metadata = read_node_metadata(graph, index)
     scopes, classes = _read_scopes(metadata)
-    file, line, code = find_innermost_call(metadata.get(STACK_TRACE, "")[:LONGEST])
+    file, line, code = find_innermost_call(metadata.get(STACK_TRACE, "")[:MAX_METADATA_CHARACTERS])
     module = next((scope for scope in reversed(scopes) if scope), "") or parse_module_path(
         graph.node_names[index]
     )
@@ -143,7 +143,10 @@ def _read_scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
     scopes = parse_texts(metadata.get(SCOPE_NAMES, ""))
     if scopes:
         return scopes[:-1], parse_texts(metadata.get(f"{PREFIX}class_hierarchy", ""))[:-1]
-    pairs = [part.partition(": ") for part in metadata.get(NAMESPACE, "")[:LONGEST].split("/")]
+    pairs = [
+        part.partition(": ")
+        for part in metadata.get(NAMESPACE, "")[:MAX_METADATA_CHARACTERS].split("/")
+    ]
     if len(pairs) > 1 and all(colon for _, colon, _ in pairs):
         return [scope for scope, _, _ in pairs[:-1]], [kind for _, _, kind in pairs[:-1]]
     return [], []
@@ -151,7 +154,7 @@ def _read_scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
 
 def parse_texts(literal: str) -> list[str]:
     """Return a list of texts as Python writes it; empty for anything else."""
-    if len(literal) > LONGEST or not literal.startswith("["):
+    if len(literal) > MAX_METADATA_CHARACTERS or not literal.startswith("["):
         return []
     try:
         value = ast.literal_eval(literal)

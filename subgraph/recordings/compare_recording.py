@@ -59,9 +59,9 @@ from subgraph.verdict import Judgement, Status, gravity
 # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
 NOISE_BYTES = 1 << 30
 # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
-AS_WRONG = 0.5
-STEPS = 127.0  # of int8, between zero and the largest value
-HIDDEN = 4 / STEPS  # of the largest value; earlier noise hid a larger error in place
+MAX_DISTANCE_RATIO = 0.5
+INT8_STEPS = 127.0  # of int8, between zero and the largest value
+HIDDEN = 4 / INT8_STEPS  # of the largest value; earlier noise hid a larger error in place
 MAX_CLIPPED = 0.25  # of the elements, that int8 may clip downstream of a wrong tensor
 MAX_FORMS = 16  # combinations of recorded forms of a node's tensors, that are tried
 
@@ -309,7 +309,7 @@ class _Judging:
                 return run.run.name, self._judge(name, other, value, k, None)
             moved = displace(reference, other, value)
             judged = self._judge(name, reference, moved, k, self._measure_noise_in_place(name, k))
-            if row.failing and measure_remoteness(reference, other, value) <= AS_WRONG:
+            if row.failing and measure_remoteness(reference, other, value) <= MAX_DISTANCE_RATIO:
                 judged = _excuse(judged, "agrees", f"both deviate alike: {judged.why}")
             return run.run.name, judged
         return "", None
@@ -459,7 +459,7 @@ class _Judging:
         is_failing = judged.fails and reference.dtype.kind == "f"
         if not is_failing or self.precision is not Precision.INT8:
             return judged
-        step = np.abs(reference).max() / STEPS
+        step = np.abs(reference).max() / INT8_STEPS
         if find_operator(graph, meant) in REQUANTIZES and np.abs(value - reference).max() <= step:
             return _excuse(judged, "precision", "within one step of another scale")
         clipped = np.clip(reference, value.min(), value.max())

@@ -191,8 +191,8 @@ def weigh_nodes(
 # ------------------------------------------------------------ several recordings
 
 REFERENCE = "reference"
-MUCH_FARTHER = 5.0  # times: a recording from the one before, than that one from the reference
-SHOWN = 1e-4  # of the scale: the error of one whose precision is reduced
+MIN_DISTANCE_RATIO = 5.0  # times: a recording from the one before, than that one from the reference
+MIN_SHOWN_ERROR = 1e-4  # of the scale: the error of one whose precision is reduced
 
 
 def compare_runs(
@@ -300,7 +300,7 @@ def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) 
         before = rows[row.before][tensor].in_place
         step = row.beside.errors.get("max_rel", 0.0)
         own = before.errors.get("max_rel", 0.0) if before else 0.0
-        if own > SHOWN and step > MUCH_FARTHER * own:
+        if own > MIN_SHOWN_ERROR and step > MIN_DISTANCE_RATIO * own:
             name = comparison.run.name
             claim = comparison.run.precision
             moves = f"but {name} moves away from {row.before} at {tensor}"

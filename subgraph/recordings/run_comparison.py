@@ -23,7 +23,7 @@ from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import capture_tensors, read_reference_value
 from subgraph.recordings.matching.match import match_sample
 from subgraph.recordings.matching.matched import (
-    EXACT,
+    MAX_EXACT_DISTANCE,
     LeftOutEntry,
     MatchedSample,
     Reason,
@@ -33,14 +33,14 @@ from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
 from subgraph.trials.judge import Judge
-from subgraph.trials.matching.match_tensors import CLEARER, NEAR, BlockSums
+from subgraph.trials.matching.match_tensors import MAX_DISTANCE, MIN_RIVAL_RATIO, BlockSums
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, feed_misread, misread_inputs
 from subgraph.types import StringMap, Strings, frozen
 from subgraph.verdict import Judgement, Status, explain_silence
 
-FEW_SHARE = 0.5  # of the model's tensors; if fewer are compared, an agreement reports that
-FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another dump
+MIN_COMPARED_SHARE = 0.5  # of the model's tensors; if fewer are compared, an agreement reports that
+MIN_OWN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another dump
 NO_NODE = (
     "no node adds an error: int8 clips or rounds what the nodes read, so another calibration, not"
     " another node"
@@ -201,10 +201,10 @@ class RunComparison:
         are the tool's own.
         """
         matches, recorded = self._matched_of
-        half = 0 < FEW_SHARE * self.tensors <= len(self.rows)
+        half = 0 < MIN_COMPARED_SHARE * self.tensors <= len(self.rows)
         is_right = any(row.agreeing for row in self.rows.values())
         is_of_model = half and not self.unseen_outputs and is_right
-        return matches < FOREIGN_SHARE * recorded and not is_of_model
+        return matches < MIN_OWN_SHARE * recorded and not is_of_model
 
     @property
     def _matched_of(self) -> tuple[int, int]:
@@ -232,7 +232,7 @@ class RunComparison:
             yield f"only {self._share} are of this model: is it a dump of another one?"
         elif self.too_few and not self.failing:
             yield self.too_few
-        elif len(self.rows) < FEW_SHARE * self.tensors and not self.failing:
+        elif len(self.rows) < MIN_COMPARED_SHARE * self.tensors and not self.failing:
             yield f"{len(self.rows)} of {self.tensors} tensors of the model were compared"
 
     def _iter_file_notes(self) -> Iterator[str]:
@@ -312,7 +312,7 @@ def iter_value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterato
 # ------------------------------------------------------------ the input
 
 MAX_SECONDS = 60.0  # that misreadings may take
-FIRST = 8  # tensors after an input, among which entries of unknown names are looked for
+FIRST_TENSORS = 8  # tensors after an input, among which entries of unknown names are looked for
 
 
 def find_first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
@@ -352,7 +352,7 @@ def find_misread_input(
         for misread in takewhile(lambda _: time.monotonic() < end, misreadings):
             far = _measure_distance(feed_misread(judge, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
-            if far <= EXACT:
+            if far <= MAX_EXACT_DISTANCE:
                 return misread
     return best[1]
 
@@ -372,14 +372,16 @@ def _measure_distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry,
     distances = {m.entry: m.distance for m in matches if m.tensor in judge.model.graph.maker}
     if not distances or (known and distances.keys() != before.keys()):
         return math.inf
-    nearer = all(a <= NEAR and not a * CLEARER >= before[e] for e, a in distances.items())
+    nearer = all(
+        a <= MAX_DISTANCE and not a * MIN_RIVAL_RATIO >= before[e] for e, a in distances.items()
+    )
     return sum(distances.values()) / len(distances) if nearer else math.inf
 
 
 def _can_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
     """Return whether an entry can hold one of the first tensors, in any order of its numbers."""
-    first = model.tensors()[:FIRST]
+    first = model.tensors()[:FIRST_TENSORS]
     capture_tensors(model, first)
     values = ((n, read_reference_value(model, n, 0)) for n in first)
     sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
-    return any(sums.near(entry.read(), NEAR) for entry in entries if not entry.missing)
+    return any(sums.near(entry.read(), MAX_DISTANCE) for entry in entries if not entry.missing)

@@ -19,7 +19,7 @@ from subgraph.verdict import Status
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 # with the findings' groups open; without findings
 MAX_BOXES = 160
-FEW_BOXES = 20
+MAX_FEW_BOXES = 20
 
 
 @frozen
@@ -104,7 +104,7 @@ def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
         if size > MAX_BOXES:
             break
         opened |= more
-    return frozenset(opened) if nodes else tree.choose_open(FEW_BOXES)
+    return frozenset(opened) if nodes else tree.choose_open(MAX_FEW_BOXES)
 
 
 def _place(places: Mapping[int, int], node: int | None) -> int | None:

@@ -21,7 +21,7 @@ MAX_LISTED = 30  # bad tests, per candidate
 MAX_REASONS = 5  # for refusing, per candidate
 # In a message: names and numbers.
 VARYING = re.compile(r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\"")
-WIDTH = 110  # characters of a line of names
+LINE_WIDTH = 110  # characters of a line of names
 
 
 def render_sweep(document: SweepDocument) -> str:
@@ -124,7 +124,7 @@ def _align_names(head: str, words: list[list[str]], names: list[str]) -> str:
 
 
 def _wrap(head: str, names: Iterable[str]) -> list[str]:
-    return wrap(f"{head}: {', '.join(names)}", WIDTH, 2)
+    return wrap(f"{head}: {', '.join(names)}", LINE_WIDTH, 2)
 
 
 def _iter_differing(document: SweepDocument) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _iter_refusals(document: SweepDocument) -> Iterator[str]:
         refused = (row.results[k] for row in document.rows if row.results[k].status == "refused")
         reasons = group_values((VARYING.sub("…", one.why), one.why) for one in refused)
         frequent = sorted(reasons.values(), key=len, reverse=True)[:MAX_REASONS]
-        cells = [(str(len(same)), shorten(same[0], WIDTH)) for same in frequent]
+        cells = [(str(len(same)), shorten(same[0], LINE_WIDTH)) for same in frequent]
         if cells:
             by = _make_suffix(document, candidate.name, "by")
             which = "reasons" if len(reasons) == len(cells) else "most frequent reasons"

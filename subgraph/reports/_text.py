@@ -39,14 +39,14 @@ from subgraph.text import align_columns, count, prediction, short, shorten_names
 from subgraph.verdict import Status
 
 MAX_PLACES = 4  # intervals of a recording that are shown
-FEW_ROWS = 12  # of a table that is always shown whole
+MAX_FULL_TABLE_ROWS = 12  # of a table that is always shown whole
 MAX_ROWS = 8  # rows that do not agree, of a table that is not shown whole
 LAST_ROWS = 3  # shown if all rows agree
 COLUMNS = 100  # of a line, if no terminal is narrower
 MAX_LINES = 24  # of an answer
-COST_COLUMNS = 22  # at most, with blanks: what fits does not depend on how long a run took
-UNBROKEN = 1 << 20  # columns of a line that must be pasted as it is
-INDENT = 11  # columns of a label and the blanks around it
+MAX_COST_COLUMNS = 22  # at most, with blanks: what fits does not depend on how long a run took
+UNBROKEN_WIDTH = 1 << 20  # columns of a line that must be pasted as it is
+INDENT_COLUMNS = 11  # columns of a label and the blanks around it
 # Labels that are shown of a further finding.
 BRIEF = (
     "what",
@@ -88,7 +88,7 @@ def _format_last_lines(found: ReportedAnswer, report: str | None) -> list[str]:
     """Return the commands that follow, with the reason for each, and the page."""
     lines = [("next", f"{one.why}: {system.join(one.argv)}") for one in found.next]
     lines += [("report", report)] if report else []
-    return _lay_out(lines, UNBROKEN)
+    return _lay_out(lines, UNBROKEN_WIDTH)
 
 
 def _format_head(found: ReportedAnswer, columns: int) -> list[str]:
@@ -98,9 +98,9 @@ def _format_head(found: ReportedAnswer, columns: int) -> list[str]:
     start = f"{found.sign} {name:8} "
     ends = "   ".join(filter(None, (found.size, found.cost)))
     line = f"{start}{what}   {ends}"
-    if len(start + what + found.size) + COST_COLUMNS <= columns:
+    if len(start + what + found.size) + MAX_COST_COLUMNS <= columns:
         return [line]
-    return [*_wrap(start, what, columns), f"{'':{INDENT}}{ends}"]
+    return [*_wrap(start, what, columns), f"{'':{INDENT_COLUMNS}}{ends}"]
 
 
 def _lay_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
@@ -117,7 +117,11 @@ def _lay_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
 def _wrap(start: str, text: str, columns: int) -> list[str]:
     """Return a text in lines, indented below its start; a long name loses its middle, a command
     nothing."""
-    return wrap(start + (text if columns == UNBROKEN else shorten_names(text)), columns, INDENT)
+    return wrap(
+        start + (text if columns == UNBROKEN_WIDTH else shorten_names(text)),
+        columns,
+        INDENT_COLUMNS,
+    )
 
 
 def first_lines(document: Document) -> dict[str, object] | None:
@@ -229,7 +233,7 @@ def format_table(shown: View, *, every: bool) -> list[str]:
 def _select_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
     """Return the positions of rows that do not agree, with the rows around them and the last one;
     of the last rows if all agree."""
-    if len(lines) <= FEW_ROWS:
+    if len(lines) <= MAX_FULL_TABLE_ROWS:
         return range(len(lines))
     wrong = [k for k, line in enumerate(lines) if not _agrees(line)]
     # the last column shows failures alone

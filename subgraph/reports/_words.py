@@ -28,7 +28,7 @@ MAX_PIECES = 3  # of another model, the most expensive ones; and places in a hea
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
 PROVEN = (FindingKind.CULPRIT, FindingKind.FLAKY)
-LEAST_SHARE = 0.005  # what is rounded to 0 %
+MIN_SHARE = 0.005  # what is rounded to 0 %
 
 T = TypeVar("T")  # a document, or a part of one
 
@@ -111,11 +111,11 @@ def percent(share: float | None) -> str:
         return UNKNOWN
     if not math.isfinite(share):
         return str(share)
-    if share > 1 + LEAST_SHARE:
+    if share > 1 + MIN_SHARE:
         return "more than all"
-    if share < -LEAST_SHARE:
+    if share < -MIN_SHARE:
         return "none"
-    return "under 1 %" if 0 < share < LEAST_SHARE else f"{abs(share) * 100:.0f} %"
+    return "under 1 %" if 0 < share < MIN_SHARE else f"{abs(share) * 100:.0f} %"
 
 
 def explain_share(share: float) -> str:

@@ -48,7 +48,7 @@ BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
 PRECISIONS = tuple(p.value for p in Precision)
 # seconds for one convert or one run, unless the user sets it: slow converters take minutes
-TIMEOUT = 600.0
+DEFAULT_TIMEOUT = 600.0
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SETTINGS: dict[str, type] = {
     "spec": str,
@@ -158,7 +158,7 @@ class Candidate(RuntimeBuild):
     options: Fields = field(default_factory=dict)
     precision: str | None = None
     multi: bool | None = None
-    timeout: float = TIMEOUT
+    timeout: float = DEFAULT_TIMEOUT
     memory: int | None = None
     origin: str = ""
     sources: Strings = ()
@@ -596,7 +596,7 @@ def _read_table(name: str, table: Any, file: Path) -> Candidate:
         name=name,
         precision=parse_precision(where, table.get("precision")),
         multi=table.get("multi"),
-        timeout=float(table.get("timeout", TIMEOUT)),
+        timeout=float(table.get("timeout", DEFAULT_TIMEOUT)),
         memory=parse_memory(table["memory_limit"]) if "memory_limit" in table else None,
         origin=str(file),
         executor=check_executor(table.get("executor", "")),
@@ -625,7 +625,7 @@ def _check(where: str, table: Fields) -> None:
                 f"{where}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}",
                 code="candidate.wrong-value",
             )
-    if not table.get("timeout", TIMEOUT) > 0:
+    if not table.get("timeout", DEFAULT_TIMEOUT) > 0:
         raise UsageError(
             f"{where}: 'timeout' must be more than 0 seconds, not {table['timeout']!r}",
             code="candidate.wrong-value",

@@ -38,9 +38,9 @@ from subgraph.text import clean
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
 KEY = "above"  # of the ancestors in the reference process
-PIXELS = 255.0  # the greatest value of a pixel
-UNIT = 4.0  # what a normalized input stays within
-FACTOR = 8.0  # by which ranges differ that have another scale
+MAX_PIXEL = 255.0  # the greatest value of a pixel
+MAX_NORMALIZED = 4.0  # what a normalized input stays within
+MIN_SCALE_RATIO = 8.0  # by which ranges differ that have another scale
 
 
 @frozen
@@ -139,7 +139,12 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
         least, small, first = known[0]
         most, large, last = known[-1]
         is_image = len(spec.dims or ()) >= 3
-        if is_image and large[0] >= 0 and 0 < least <= UNIT and FACTOR * UNIT < most <= PIXELS:
+        if (
+            is_image
+            and large[0] >= 0
+            and 0 < least <= MAX_NORMALIZED
+            and MIN_SCALE_RATIO * MAX_NORMALIZED < most <= MAX_PIXEL
+        ):
             log.warning(
                 "input %s: %s holds values in %s, %s in %s: is one of them not scaled (--scale,"
                 " --mean)?",
@@ -149,7 +154,7 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
                 clean(first.text),
                 _format_ends(small),
             )
-        elif spec.reach and most > FACTOR * max(map(abs, spec.reach)):
+        elif spec.reach and most > MIN_SCALE_RATIO * max(map(abs, spec.reach)):
             log.warning(
                 "input %s: %s holds values in %s, and the model quantizes them to %s, which cuts"
                 " them off",

@@ -46,12 +46,12 @@ from subgraph.types import Array, Shape, StringMap, frozen
 
 IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
 EMPTY = InputOrigin(OriginKind.EMPTY, "empty")
-BARS = 60  # that are drawn
+HISTOGRAM_BARS = 60  # that are drawn
 MIN_LENGTH = 16  # of an axis along which a bar is drawn
 MAX_SHOWN = 8  # numbers of an input
 MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
 TEXT_BYTES = 128  # of memory that a random text takes
-PIECE = 1 << 20  # elements that are drawn at a time
+PIECE_ELEMENTS = 1 << 20  # elements that are drawn at a time
 
 
 def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
@@ -223,8 +223,8 @@ def _draw_in_pieces(draw: Callable[[int], Array], shape: Shape, dtype: np.dtype[
     """Draw an array a piece at a time: numbers of 64 bits take eight times the memory of those of 8
     bits."""
     array = np.empty(math.prod(shape), dtype)
-    for begin in range(0, array.size, PIECE):
-        piece = array[begin : begin + PIECE]
+    for begin in range(0, array.size, PIECE_ELEMENTS):
+        piece = array[begin : begin + PIECE_ELEMENTS]
         piece[:] = draw(piece.size).astype(dtype, copy=False)
     return array.reshape(shape)
 
@@ -233,7 +233,7 @@ def _draw_bars(shape: Shape, rng: np.random.Generator) -> Array:
     """Draw dark bars on a light ground, as glyphs on paper or bursts of a tone, from -1 to 1."""
     ground = np.ones(shape, np.float32)
     long_axes = [axis for axis, size in enumerate(shape) if size >= MIN_LENGTH]
-    for _ in range(BARS):
+    for _ in range(HISTOGRAM_BARS):
         bar = [slice(None)] * len(shape)
         for axis in long_axes:
             length = int(rng.integers(1, max(2, shape[axis] // 12)))

@@ -38,10 +38,10 @@ WHOLE = "model"  # option of a backend that has some tensors only: the model of 
 # runs operators of TensorFlow Lite; without delegates, which fuse
 LITERT = "litert:kernels=builtin"
 KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
-OWN_MEMORY = 112 << 20  # bytes of the process without a model: Python, numpy and onnxruntime
-STACKS = 64 << 20  # bytes that stacks of threads reserve and hardly use
+OWN_BYTES = 112 << 20  # bytes of the process without a model: Python, numpy and onnxruntime
+STACK_BYTES = 64 << 20  # bytes that stacks of threads reserve and hardly use
 MIN_LIMIT = 256 << 20  # bytes
-SMALL = 256 << 20  # bytes of weights that need no plan without a limit of the user
+MAX_UNPLANNED_BYTES = 256 << 20  # bytes of weights that need no plan without a limit of the user
 HELD = "held"  # key of the model of which other keys are stretches
 MAX_THREADS = 8  # more are no faster in one small run, and cause other bits on each machine
 
@@ -166,7 +166,7 @@ class ReferenceProcess:
         bounded = None
         if self._fixed:
             free = free_memory()  # a damaged size in a model must not take the machine down
-            bounded = self._bound = min(self._limit + STACKS, free) if self._limit else free
+            bounded = self._bound = min(self._limit + STACK_BYTES, free) if self._limit else free
         worker = self._start(bounded=bounded)
         worker.deadline = self.deadline
         return worker
@@ -421,9 +421,9 @@ class Reference(Closable):
     ) -> bool:
         """Return whether the model runs in stretches. With a limit every model does, often in one;
         else those that do not fit into free memory. `weights`: their bytes, roughly."""
-        if not self.fixed or not (self.limit or weights > SMALL):
+        if not self.fixed or not (self.limit or weights > MAX_UNPLANNED_BYTES):
             return False
-        space = (self.limit or free_memory()) - OWN_MEMORY
+        space = (self.limit or free_memory()) - OWN_BYTES
         model = StretchedModel(graph(), self.process, space, self._make_options(reuse))
         fits = model.fits()
         self.exceeded = self.exceeded or not fits

@@ -40,7 +40,7 @@ from subgraph.types import Fields, StringMap, frozen
 
 Feeds = Iterable[Record] | Sample
 
-CAST = 4  # bytes of an element of a weight that onnxruntime widens to float32 to compute with it
+CAST_BYTES = 4  # bytes of an element of a weight that onnxruntime widens to float32 to compute with it
 # of these it has hardly any kernels on a CPU: it casts all when a run begins
 HALF = ("float16", "bfloat16")
 # in errors of onnxruntime
@@ -279,7 +279,7 @@ class _Nodes:
             if name in graph.weights:
                 found[name] = compute_held_bytes(graph.weights[name])
             elif read:
-                found[name] = CAST * max(map(protobuf.element_count, weights), default=0)
+                found[name] = CAST_BYTES * max(map(protobuf.element_count, weights), default=0)
         return Cost(found, max(found.values(), default=0))
 
     def _read_for_constant(self, name: str) -> Sequence[str]:
@@ -323,7 +323,7 @@ def compute_held_bytes(weight: protobuf.TensorProto) -> int:
     """Return the memory of a weight in onnxruntime on a CPU, which has half also as float32."""
     size = compute_raw_bytes(weight)
     if dtypes.name_of(weight.data_type) in HALF:
-        size += CAST * protobuf.element_count(weight)
+        size += CAST_BYTES * protobuf.element_count(weight)
     return size
 
 

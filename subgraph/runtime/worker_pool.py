@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from subgraph import plugins
 from subgraph.environments import emulated
-from subgraph.environments.installation import SECONDS, make, show
+from subgraph.environments.installation import MAX_INSTALL_SECONDS, make, show
 from subgraph.errors import BackendError, SubcutError, Unreachable, WorkerDied
 from subgraph.log import log
 from subgraph.runtime.candidate import Candidate
@@ -33,12 +33,12 @@ from subgraph.system.shared import Closable
 from subgraph.text import clean
 from subgraph.verdict import Signature
 
-RECYCLE = 100  # loads
+MAX_LOADS = 100  # loads
 MAX_HOSTS = 3  # that one run is tried on
 Turns: TypeAlias = AbstractContextManager[object]
 NO_TURNS: Turns = nullcontext()  # every run begins at once
 MAX_LOSSES = 2  # in a row; then a host is used only if no other is left
-POLL = 0.2  # seconds between two looks whether anybody still waits
+POLL_SECONDS = 0.2  # seconds between two looks whether anybody still waits
 
 
 class Cancel:
@@ -131,7 +131,7 @@ class Hosts:
                 if free := [host for host in answering if host not in _lent]:
                     break
                 go_on()
-                _free_again.wait(POLL)
+                _free_again.wait(POLL_SECONDS)
             host = free[0]
             _lent.add(host)
         try:
@@ -301,7 +301,7 @@ class Workers(Closable):
         finally:
             # no more stay than runs at once need: each may hold memory
             enough = fresh and self._spare
-            if enough or not worker.alive or loaded + loads >= RECYCLE or self._closed:
+            if enough or not worker.alive or loaded + loads >= MAX_LOADS or self._closed:
                 self._end(worker)
             else:
                 with self._lock:
@@ -375,7 +375,7 @@ def install(candidate: Candidate, deadline: Deadline | None = None) -> Path | No
     if not environment.is_ready:
         log.info("%s is installed, once, apart from all else:", clean(environment.requirements[0]))
         show(environment)
-    return make(environment, (deadline or Deadline()).timeout(SECONDS))
+    return make(environment, (deadline or Deadline()).timeout(MAX_INSTALL_SECONDS))
 
 
 def make_stopped_error() -> WorkerDied:

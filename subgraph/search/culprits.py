@@ -42,15 +42,17 @@ from subgraph.search.passes.shrink import (
 from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status
 
-MAX_SMALL = 8  # culprits of small shares, before the error counts as made in many places
-MAX_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
-MAX_SHARED = 3  # items of a culprit, each of which may belong to another one too
-MAX_TRIED = 2  # regions of the kind of a culprit, before others are looked for
-SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
+MAX_SMALL_CULPRITS = 8  # culprits of small shares, before the error counts as made in many places
+MAX_MINOR_PIECES = 3  # pieces that fail and explain little, each of which takes a run of all else
+MAX_SHARED_ITEMS = 3  # items of a culprit, each of which may belong to another one too
+MAX_REGIONS_ALIKE = 2  # regions of the kind of a culprit, before others are looked for
+SAME_KIND_FACTOR = 8.0  # how many times likelier an item is guilty if one of its kind is
 RUNS_NOTHING_WITHOUT = "not known whether the others agree: the candidate runs nothing without "
 NOTHING_LEFT: Items = ()
 BY_ROUNDING = "without what was found, only rounding is left: "
-NOT_ASKED = "not known whether these agree, which the candidate runs only after a culprit: "
+RUN_ONLY_AFTER_CULPRIT = (
+    "not known whether these agree, which the candidate runs only after a culprit: "
+)
 
 
 # A failing region; the finding that explains everything; `NOTHING_LEFT` that fails; None: other
@@ -149,7 +151,7 @@ def find_culprits(progress: Progress) -> Search[None]:
         )
         others = alike.regions_alike(state, progress.scope, smallest) if len(smallest) == 1 else []
         for k in flatten(others):
-            state.weights[k] *= SAME_KIND
+            state.weights[k] *= SAME_KIND_FACTOR
         finding = replace(finding, repeats=again)
         progress.findings.append(finding)
         left_over = finding.kind is FindingKind.ACCUMULATED and len(smallest) == len(progress.scope)
@@ -210,12 +212,12 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
         finding = yield from accumulated.find_accumulated(state, items, share, graded=True)
         if finding is not None:
             return items, finding
-        if share < accumulated.CULPRIT_SHARE:
+        if share < accumulated.MIN_CULPRIT_SHARE:
             return items, accumulated.partial(state, items, share)
         smallest = yield from shrink(state, region, gradual=False)
         if smallest.even:
             return smallest.items, accumulated.partial(state, smallest.items, share)
-    for rest in smallest.neighbours(RegionOutcome.MINOR)[:MAX_JUDGED]:
+    for rest in smallest.neighbours(RegionOutcome.MINOR)[:MAX_MINOR_PIECES]:
         piece = yield from smallest_failing(state, rest)
         if (yield from is_culprit(state, progress.base, piece.items)):
             smallest = piece
@@ -258,7 +260,7 @@ def _find_known_kind(progress: Progress) -> Search[Found]:
     causes = [alike.cause_of(state, finding) for finding in progress.findings]
     if not last or last.repeats or causes.count(causes[-1]) > 1:
         return None
-    for region in alike.regions_alike(state, progress.scope, last.items)[:MAX_TRIED]:
+    for region in alike.regions_alike(state, progress.scope, last.items)[:MAX_REGIONS_ALIKE]:
         if (yield from state.fails(Purpose.ALIKE, region)):
             return region
     return None
@@ -369,7 +371,9 @@ def _remainder_fails(progress: Progress) -> Search[bool]:
             return True
     if progress.rest is not Rest.AGREES:
         skipped = progress.skipped
-        state.notes.append((NOT_ASKED if skipped else RUNS_NOTHING_WITHOUT, skipped or region))
+        state.notes.append(
+            (RUN_ONLY_AFTER_CULPRIT if skipped else RUNS_NOTHING_WITHOUT, skipped or region)
+        )
     state.expect(0)
     return False
 
@@ -378,15 +382,15 @@ def _is_scattered(progress: Progress) -> bool:
     """Return whether many culprits were found, none of which accounts for much, and the remaining
     items still fail."""
     shares = [f.share_of_model for f in progress.findings if f.share_of_model is not None]
-    small = all(abs(share) < accumulated.CULPRIT_SHARE for share in shares)
-    return small and len(shares) == len(progress.findings) >= MAX_SMALL
+    small = all(abs(share) < accumulated.MIN_CULPRIT_SHARE for share in shares)
+    return small and len(shares) == len(progress.findings) >= MAX_SMALL_CULPRITS
 
 
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
     """Return whether the remaining items fail with all items of a small culprit but one. Another
     culprit may share items with it."""
     state = progress.state
-    if not 1 < len(region) <= MAX_SHARED or state.driver.settings.steady:
+    if not 1 < len(region) <= MAX_SHARED_ITEMS or state.driver.settings.steady:
         return False
     for item in region:
         rest = tuple(sorted({*progress.scope, *region} - {item}))

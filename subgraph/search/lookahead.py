@@ -20,8 +20,9 @@ from subgraph.search.oracle import Answer, ErrorShare, PrefixError, Purpose, Que
 from subgraph.search.state import SearchState
 from subgraph.verdict import Signature, Status
 
-SEEN = 0.97  # how sure the status of a run is whose outputs are judged and not yet attributed
-AS_BEFORE = 0.95  # that a repetition ends as the run before
+# How sure the status of a run is whose outputs are judged and not yet attributed.
+SEEN_CHANCE = 0.97
+REPEAT_CHANCE = 0.95  # that a repetition ends as the run before
 # That a region passes; else 1/2.
 PASS_ODDS = {
     Purpose.SHRINK: 0.9,
@@ -29,7 +30,7 @@ PASS_ODDS = {
     Purpose.GROWTH: 0.9,
     Purpose.ALIKE: 0.1,
 }
-LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
+MAX_QUERIES_PER_WORKER = 4  # queries per worker, that a run which goes on must be among
 MIN_CHANCE = 1 / 64  # of a query that is named
 MAX_REPLAYS = 128  # searches over the known answers, for one look ahead
 
@@ -138,7 +139,7 @@ def plan(
     """
     ranked = []
     obsolete = set(going)
-    for run in itertools.islice(wanted, LOOKED_AT * workers):
+    for run in itertools.islice(wanted, MAX_QUERIES_PER_WORKER * workers):
         ranked.append(run)
         obsolete.discard(run)
         if not obsolete and sum(r not in done for r in ranked) >= workers:
@@ -170,10 +171,10 @@ def _list_guesses(
     agrees = Answer(Status.AGREE, detail=ErrorShare(of_target=0.0, of_model=0.0, is_culprit=True))
     if (before := earlier.get(_make_first_run(query))) is not None:
         other = fails if before.agrees else agrees
-        return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
+        return [(REPEAT_CHANCE, before), (1 - REPEAT_CHANCE, other)]
     passes = PASS_ODDS.get(state.driver.purpose, 0.5)
     if (status := seen.get(query.run)) is not None:
-        passes = SEEN if status is Status.AGREE else 1 - SEEN
+        passes = SEEN_CHANCE if status is Status.AGREE else 1 - SEEN_CHANCE
     return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])
 
 

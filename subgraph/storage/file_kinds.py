@@ -17,7 +17,7 @@ from typing import NamedTuple
 from subgraph import system
 from subgraph.text import split_signature
 
-HEAD = 4096  # bytes of the file that are looked at
+HEAD_BYTES = 4096  # bytes of the file that are looked at
 MAX_PICKLE = 16 << 20  # bytes of a data.pkl that is looked through
 _OF_TENSORS = {"collections", "torch", "torch._utils"}  # what a dictionary of tensors imports
 TFLITE_PRODUCER = "subcut tflite"  # of the ONNX file of a .tflite's operators
@@ -279,7 +279,7 @@ def _read_head(path: Path) -> bytes:
     try:
         if path.is_file():
             with path.open("rb") as file:
-                return file.read(HEAD)
+                return file.read(HEAD_BYTES)
     except OSError:
         pass
     return b""
@@ -288,7 +288,7 @@ def _read_head(path: Path) -> bytes:
 def recognize(path: Path, head: bytes | None = None) -> FileKind | None:
     """Return the kind of a file that is not an ONNX model; None if it is not recognized.
 
-    `head`: its first `HEAD` bytes; without them they are read.
+    `head`: its first `HEAD_BYTES` bytes; without them they are read.
     """
     head = _read_head(path) if head is None else head
     # compiled only when a file is not a model

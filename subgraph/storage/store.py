@@ -37,7 +37,7 @@ from subgraph.system import Lock, move
 from subgraph.system.shared import Closable
 from subgraph.types import Fields, JsonObject, frozen
 
-DEFAULT_LIMIT = 4 << 30  # bytes
+DEFAULT_LIMIT_BYTES = 4 << 30  # bytes
 # the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
 LIMIT_PARTS = 16
 MAX_MOVES = 3  # attempts to move an entry to the place of damaged ones
@@ -76,7 +76,7 @@ class Store(Closable):
     (True, {'took': 1.5}, b'...')
     """
 
-    def __init__(self, root: Path, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> None:
         self.root = root
         self.limit = limit
         # Of the fields below; not held while entries are read or written.

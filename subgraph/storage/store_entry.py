@@ -24,8 +24,8 @@ PLAIN = re.compile(r"[A-Za-z0-9_@+~-]([A-Za-z0-9._@+~#-]*[A-Za-z0-9_@+~#-])?")
 # SHA-256 57, blake2b 84. For disk faults and truncated files, not against an adversary. mmap would
 # save 2 ms, but a bad sector, or another process that truncates the file, would end ours with
 # SIGBUS.
-PAGE = 4096  # bytes
-WINDOW = 1 << 18  # fits into the second-level cache
+PAGE_BYTES = 4096  # bytes
+WINDOW_BYTES = 1 << 18  # fits into the second-level cache
 
 
 class Damaged(Exception):
@@ -97,14 +97,14 @@ def read_verified(place: Path, key: str) -> JsonObject:
 def compute_checksum(path: Path) -> tuple[int, str]:
     """Size in bytes and checksum of a file: a hash over the sums of its pages, as words of 64
     bits."""
-    words = np.zeros(WINDOW // 8, "<u8")
+    words = np.zeros(WINDOW_BYTES // 8, "<u8")
     window = words.data.cast("B")
-    pages = words.reshape(-1, PAGE // 8)
+    pages = words.reshape(-1, PAGE_BYTES // 8)
     size = 0
     total = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while count := file.readinto(window):
             size += count
-            window[count:] = bytes(WINDOW - count)
-            total.update(pages[: -(-count // PAGE)].sum(axis=1, dtype="<u8").tobytes())
+            window[count:] = bytes(WINDOW_BYTES - count)
+            total.update(pages[: -(-count // PAGE_BYTES)].sum(axis=1, dtype="<u8").tobytes())
     return size, total.hexdigest()

@@ -53,7 +53,7 @@ NPY_ERRORS = (
     RecursionError,
     tokenize.TokenError,
 )
-COMPARED = 1 << 18  # bytes at a time: what is compared stays in the processor's cache
+COMPARED_BYTES = 1 << 18  # bytes at a time: what is compared stays in the processor's cache
 MIN_MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in dtypes.TYPE_NUMBERS}
 
@@ -286,8 +286,10 @@ def _is_in(path: Path, array: Array) -> bool:
         return False
     x = stored.view(np.ndarray).reshape(-1).view(np.uint8)
     y = array.reshape(-1).view(np.uint8)
-    parts = range(0, len(x), COMPARED)
-    return all(np.array_equal(x[at : at + COMPARED], y[at : at + COMPARED]) for at in parts)
+    parts = range(0, len(x), COMPARED_BYTES)
+    return all(
+        np.array_equal(x[at : at + COMPARED_BYTES], y[at : at + COMPARED_BYTES]) for at in parts
+    )
 
 
 def write_value(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:

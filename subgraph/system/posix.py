@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.system.shared import (
-    CHUNK,
+    CHUNK_BYTES,
     MEMORY_SHARE,
     HeldFile,
     PipedProcess,
@@ -78,15 +78,15 @@ if sys.platform == "darwin":
         "the memory of a process that has left its session and lost its parent is not counted",
         "one that also cleared its environment is not ended with the candidate",
     )
-WATCH = 0.1  # seconds between two checks of a limit that the system does not hold
-SCANS = 20  # for processes that were started while others were being killed
+WATCH_SECONDS = 0.1  # seconds between two checks of a limit that the system does not hold
+MAX_SCANS = 20  # for processes that were started while others were being killed
 GROUPS = Path("/sys/fs/cgroup")
 # Of versions 2 and 1 of control groups: limit, use, and the key of droppable memory.
 GROUP_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-MOST_BESIDE_A_SOCKET = 60  # bytes
+MAX_SOCKET_FOLDER_BYTES = 60  # bytes
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
@@ -237,7 +237,7 @@ class ProcessGroup(PipedProcess):
             self._watcher.start()
 
     def _keep_watch(self) -> None:
-        while not self._ended.wait(WATCH) and not self.has_exited():
+        while not self._ended.wait(WATCH_SECONDS) and not self.has_exited():
             if (
                 self._measure_processor_time() > self._last_second
                 or self.resident_memory() > self._most_memory
@@ -310,7 +310,7 @@ class Pipes:
     @staticmethod
     def _read(number: int) -> bytes | None:
         try:
-            return os.read(number, CHUNK)
+            return os.read(number, CHUNK_BYTES)
         except BlockingIOError:
             return None
 
@@ -405,7 +405,7 @@ def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
 def _end_strays(leader: int, mark: str) -> None:
     """Kill what a group's leader started outside of the group."""
     empty_scans = 0
-    for _ in range(SCANS):
+    for _ in range(MAX_SCANS):
         strays = _find_strays(leader, mark)
         empty_scans = 0 if strays else empty_scans + 1
         if (
@@ -637,7 +637,7 @@ def link_folder(link: Path, folder: Path) -> None:
 def short_name(folder: str) -> str:
     """Return a folder by a name that leaves room for that of a socket in it: Linux has 108 bytes
     for both."""
-    if sys.platform == "linux" and len(os.fsencode(folder)) > MOST_BESIDE_A_SOCKET:
+    if sys.platform == "linux" and len(os.fsencode(folder)) > MAX_SOCKET_FOLDER_BYTES:
         # open as long as this process lives
         return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"
     return folder

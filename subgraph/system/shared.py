@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     psutil = LazyModule("psutil")
 
-CHUNK = 1 << 16  # bytes that are read from a pipe at once; its capacity on Linux
+CHUNK_BYTES = 1 << 16  # bytes that are read from a pipe at once; its capacity on Linux
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 # onnxruntime also leaves a file `.ses` in $TMPDIR.
 OFF = {

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from subgraph.system.shared import (
-    CHUNK,
+    CHUNK_BYTES,
     MEMORY_SHARE,
     HeldFile,
     PipedProcess,
@@ -49,13 +49,13 @@ WEAKER: Strings = (
     "without a console a run that the page stops is ended, not interrupted",
     "what a C library printed last before a crash may be lost",
 )
-MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
-LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
+MAX_KEPT_CHUNKS = 64  # chunks of a pipe that were not read yet: then the child waits
+LAST_OUTPUT_SECONDS = 0.5  # seconds for what an ended process wrote to arrive
 # The byte that is locked: after all contents, since a lock of Windows keeps others from reading.
 LOCK_AT = 1 << 62
 # If another program has a file open: a virus scanner, an indexer, a reader.
-RETRY = 0.01  # seconds between two attempts
-RETRY_FOR = 3.0  # seconds
+RETRY_SECONDS = 0.01  # seconds between two attempts
+MAX_RETRY_SECONDS = 3.0  # seconds
 CREATE_SUSPENDED = 4
 LIMIT_JOB_TIME = 4  # JOB_OBJECT_LIMIT_…
 LIMIT_JOB_MEMORY = 0x200
@@ -267,13 +267,13 @@ class Pipes:
         with pipe:
             while chunk:
                 try:
-                    chunk = os.read(pipe.fileno(), CHUNK)
+                    chunk = os.read(pipe.fileno(), CHUNK_BYTES)
                 except OSError:
                     chunk = b""
                 with self._changed:
                     into.append(chunk)
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda: len(into) < MOST_KEPT or self._closed)
+                    self._changed.wait_for(lambda: len(into) < MAX_KEPT_CHUNKS or self._closed)
 
     def _deliver(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(OSError), pipe:
@@ -325,7 +325,7 @@ class Pipes:
     def _read(self, arrived: collections.deque[bytes]) -> bytes | None:
         with self._changed:
             if not arrived and self._process.poll() is not None:
-                self._changed.wait_for(lambda: arrived, LAST_WORDS)
+                self._changed.wait_for(lambda: arrived, LAST_OUTPUT_SECONDS)
             if not arrived or not arrived[0]:
                 return arrived[0] if arrived else None
             self._changed.notify_all()
@@ -510,7 +510,7 @@ def _open_beside(folder: Path, name: str, wait: bool) -> int:
                 raise
         if not wait:  # its last holder is closing it
             raise BlockingIOError(0, "another process holds the lock")
-        time.sleep(RETRY)
+        time.sleep(RETRY_SECONDS)
 
 
 def flush(path: Path) -> None:
@@ -526,7 +526,7 @@ def flush(path: Path) -> None:
 def move(path: Path, to: Path) -> None:
     """Rename a file or folder; nothing is there. Waits a little if another program has something
     in it open."""
-    end = time.monotonic() + RETRY_FOR
+    end = time.monotonic() + MAX_RETRY_SECONDS
     while True:
         try:
             path.rename(to)
@@ -534,7 +534,7 @@ def move(path: Path, to: Path) -> None:
         except PermissionError:
             if to.exists() or time.monotonic() >= end:
                 raise
-        time.sleep(RETRY)
+        time.sleep(RETRY_SECONDS)
 
 
 def link_folder(link: Path, folder: Path) -> None:

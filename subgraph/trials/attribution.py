@@ -31,22 +31,23 @@ from subgraph.verdict import ENDED, Verdict
 
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial
 # ones 0.43, of two int8 ones 0.28; regions that were not culprits at most 0.251.
-SHARE = 0.27
-# Each of k culprits on one path has a share of 1/k. Down to SMALL, a share below SHARE counts if
-# the gain is at least this part of it: putting a region right that fails only when it is cut out
-# gains nothing.
-SMALL = 0.05
-GAIN = 0.5
-WORSE = 1.01  # of the squared final error
+MIN_CULPRIT_SHARE = 0.27
+# Each of k culprits on one path has a share of 1/k. So a share between these two limits counts if
+# the gain is at least `MIN_GAIN_RATIO` of it. A region that fails only when it is cut out has no
+# gain.
+MIN_GAIN_CHECKED_SHARE = 0.05
+MIN_GAIN_RATIO = 0.5
+MIN_WORSE_RATIO = 1.01  # of the squared final errors: from here on the errors cancel each other
 MAX_PHASES = 12  # runs for one gain
-# |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
-INSIDE = 3.0
-# Of |P|: what D − D' − P may be. Prototyped in simulation; 1 if the region behaves well inside
-# the model.
-SUPERPOSED = 0.4
-NOT_SUPERPOSED = 0.75
-CLIP = 10.0  # of an output's scale: the largest error of an element, also of one that is not finite
-NOT_REAL = frozenset("cOUS")  # kinds of numpy's types: complex numbers and strings
+# |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15.
+MAX_LENGTH_RATIO = 3.0
+# |D − D' − P| / |P|, where D' is the final error without the region: found in a simulation. It is 1
+# if the region is right inside the model.
+MAX_SUPERPOSED_RESIDUAL = 0.4
+MIN_OTHER_RESIDUAL = 0.75
+# An element's error is clipped to this part of its output's scale, also if it is not finite.
+MAX_ELEMENT_ERROR = 10.0
+OTHER_KINDS = frozenset("cOUS")  # kinds of numpy's types: complex numbers and strings
 
 
 @frozen
@@ -55,8 +56,8 @@ class Attribution:
 
     Attributes:
         share: P·D / |D|²; 1 if the region accounts for all of the final error.
-        ratio: |P| / |D|. Beyond `INSIDE`, P shows nothing about the full model, and `share` is the
-            gain.
+        ratio: |P| / |D|. Beyond `MAX_LENGTH_RATIO`, P shows nothing about the full model, and
+            `share` is the gain.
         gain: Part of D that disappears when the region is right inside the candidate's run,
             negative if D grows. None if it was not computed or cannot be known.
         made: The part that the region causes alone, P·D / |D|², if `share` is the gain only because
@@ -72,11 +73,11 @@ class Attribution:
     @property
     def culprit(self) -> bool | None:
         """Whether the region is to blame; None if that depends on a gain that is unknown."""
-        if self.ratio <= INSIDE:
-            if not SMALL <= self.share < SHARE:
-                return self.share >= SHARE
-            return None if self.gain is None else self.gain >= GAIN * self.share
-        return None if self.gain is None else self.gain >= SHARE
+        if self.ratio <= MAX_LENGTH_RATIO:
+            if not MIN_GAIN_CHECKED_SHARE <= self.share < MIN_CULPRIT_SHARE:
+                return self.share >= MIN_CULPRIT_SHARE
+            return None if self.gain is None else self.gain >= MIN_GAIN_RATIO * self.share
+        return None if self.gain is None else self.gain >= MIN_CULPRIT_SHARE
 
 
 @frozen
@@ -135,14 +136,18 @@ def attribute(
     share = share_of(patched, error)
     ratio = _compute_length(patched) / _compute_length(error)
     other = trials.runtime.own_model
-    is_garbage = share < SHARE and bool((np.abs(error) >= CLIP).any())  # other garbage next time
+    # Clipped elements are garbage, which is other garbage the next time.
+    has_garbage = bool((np.abs(error) >= MAX_ELEMENT_ERROR).any())
+    is_garbage = share < MIN_CULPRIT_SHARE and has_garbage
     # Quantizers of the candidate's model limit an error that the reference passes on.
-    is_limited = share < SMALL and other is not None and other.precision is Precision.INT8
+    is_limited = (
+        share < MIN_GAIN_CHECKED_SHARE and other is not None and other.precision is Precision.INT8
+    )
     clipped = is_garbage or is_limited
-    use_gain = ratio > INSIDE or clipped
+    use_gain = ratio > MAX_LENGTH_RATIO or clipped
     gain = (
         _compute_gain(trials, region, error, target.right)
-        if use_gain or SMALL <= share < SHARE
+        if use_gain or MIN_GAIN_CHECKED_SHARE <= share < MIN_CULPRIT_SHARE
         else None
     )
     attributed = share if gain is None or not use_gain else gain
@@ -150,7 +155,7 @@ def attribute(
         attributed,
         math.inf if clipped else ratio,
         gain,
-        share if clipped and ratio <= INSIDE else None,
+        share if clipped and ratio <= MAX_LENGTH_RATIO else None,
     )
 
 
@@ -196,9 +201,9 @@ def superposes(before: Array, left: Array, alone: Array) -> bool | None:
     if not alone.any():
         return None
     residual = _compute_length(before - left - alone) / _compute_length(alone)
-    if residual <= SUPERPOSED:
+    if residual <= MAX_SUPERPOSED_RESIDUAL:
         return True
-    return False if residual >= NOT_SUPERPOSED else None
+    return False if residual >= MIN_OTHER_RESIDUAL else None
 
 
 def restores_outputs(trials: Trials, region: Region) -> bool | None:
@@ -222,7 +227,9 @@ def _compute_gain(
         return None
     size = float(error @ error)
     squared = float(left @ left)
-    return 1.0 - ((squared / size) ** 0.5 if squared > WORSE * size else float(left @ error) / size)
+    return 1.0 - (
+        (squared / size) ** 0.5 if squared > MIN_WORSE_RATIO * size else float(left @ error) / size
+    )
 
 
 def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bool:
@@ -323,13 +330,15 @@ def error_of(judge: Judge, values: Feeds) -> Array | None:
             if (
                 not isinstance(b, np.ndarray)
                 or a.size != b.size
-                or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind})
+                or (a.dtype != b.dtype and OTHER_KINDS & {a.dtype.kind, b.dtype.kind})
             ):
                 return None
             mask = judge.mask(name, k, sample)
             parts.append(
                 compute_scaled_differences(
-                    a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP
+                    a,
+                    b if mask is None else np.where(mask, b.reshape(a.shape), a),
+                    MAX_ELEMENT_ERROR,
                 )
             )
     return np.concatenate(parts) if parts else None

@@ -115,14 +115,14 @@ from subgraph.verdict import (
     name_failure,
 )
 
-PROBES = 2  # nodes that run alone first at least, to measure what one takes
+MIN_PROBES = 2  # nodes that run alone first at least, to measure what one takes
 NODES_NEEDED = (
     "the outputs deviate by more than rounding, and by no more than approximate kernels may; "
     "only the nodes alone show which of the two is the reason: compare all of them"
 )
 NOT_ALONE = "only in place: no node was run alone (without --in-place each is)"
 MAX_NAMED = 4  # nodes in a headline
-POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
+MIN_POOLED_SECONDS = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
 
@@ -741,7 +741,7 @@ def _select_probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int
     They are the first ones, if the candidate could run the remaining nodes as merged cuts.
     """
     probes = list(nodes)
-    return probes[: max(PROBES, jobs)] if trials.processes.merges_cuts else probes
+    return probes[: max(MIN_PROBES, jobs)] if trials.processes.merges_cuts else probes
 
 
 def _add_likeness(trials: Trials, comparison: Comparison, names: Sequence[str]) -> Comparison:
@@ -849,7 +849,7 @@ def _judge_alone(
     rest = list(nodes)[len(probes) :]
     yield from zip(probes, runs.verdicts(first), strict=True)
     seconds = runs.seconds(first) * len(rest) / runs.jobs
-    if seconds <= POOL_ABOVE:
+    if seconds <= MIN_POOLED_SECONDS:
         yield from zip(rest, runs.verdicts([nodes[i] for i in rest]), strict=True)
         return
     log.info(

@@ -15,7 +15,7 @@ from itertools import chain, product
 
 import numpy as np
 
-from subgraph.comparison import CLEAR, CLIPPED
+from subgraph.comparison import CLIPPED, MAX_HEALTHY_ERROR
 from subgraph.comparison.criteria import OutputContext, QuantizedValues, Rule
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import (
@@ -61,7 +61,7 @@ from subgraph.verdict import (
     join_judgements,
 )
 
-MAX_LOST = 1 / 3  # of the largest value: as much a calibration clips on another input
+MAX_CLIPPED_SHARE = 1 / 3  # of the largest value: as much a calibration clips on another input
 # Of an output to which no score can be assigned.
 WITHOUT_VALUES = (
     Signature.MISSING,
@@ -69,7 +69,8 @@ WITHOUT_VALUES = (
 )
 
 
-SATURATING = ("HardSigmoid", "Sigmoid")  # near 0, their kernels keep no relative precision
+# Near 0, their kernels keep no relative precision.
+SATURATING_OPERATORS = ("HardSigmoid", "Sigmoid")
 
 
 @frozen_keywords
@@ -287,7 +288,7 @@ class Judge:
                     )
                     held = ((codes.exact - codes.zero) * codes.step).astype(reference.dtype)
                     lost = np.abs(held - reference).max(initial=0.0)
-                    clipped = held if lost <= MAX_LOST * largest else None
+                    clipped = held if lost <= MAX_CLIPPED_SHARE * largest else None
             is_model_output = name in graph.outputs
             context = OutputContext(
                 name,
@@ -426,14 +427,14 @@ def _doubt_saturated(judge: Judge, given: Feeds, judgement: Judgement) -> Judgem
     """Withdraw the failure of a Sigmoid whose values all are about 0: kernels keep an error
     relative to 1 there, and the reference's own may be as large."""
     graph = judge.model.graph
-    is_saturating = find_operator(graph, judgement.name) in SATURATING
+    is_saturating = find_operator(graph, judgement.name) in SATURATING_OPERATORS
     is_noise = judge.criterion.partition(":")[0] == "noise"
     if judgement.signature is not Signature.MISMATCH or not (is_noise and is_saturating):
         return judgement
     k = judge.model.values.labels.index(judgement.sample)
     records = judge.model.values.records[k][judgement.name], given[k][judgement.name]
     largest = max(find_largest(record.array()) for record in records)
-    if not largest < CLEAR:
+    if not largest < MAX_HEALTHY_ERROR:
         return judgement
     why = f"its values are so small (at most {largest:.2g}) that 0 would be about as near"
     return replace(judgement, status=Status.UNRESOLVED, signature=None, label=NOTHING, why=why)

@@ -32,8 +32,9 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Verdict
 
-POOL_PART = 4  # the tensors and weights of one pool may take this part of a worker's memory
-POOL = 256  # regions that are cut before the candidate runs them, in as few pools as hold them
+MEMORY_DIVISOR = 4  # the tensors and weights of one pool may take this part of a worker's memory
+# Regions that are cut before the candidate runs them, in as few pools as hold them.
+MAX_POOLED_REGIONS = 256
 # limit of all runs: the longer of a time, and of this number of runs of the full model
 MAX_SECONDS = 60.0
 MAX_WHOLE = 10
@@ -80,7 +81,7 @@ def run_pooled(
     cuts = [trials.model.cut(region, group[0][1]) for region, group in groups if len(group) == 1]
     found = {}
     memory = trials.runtime.workers.memory
-    for some in partition(cuts, most_bytes=memory and memory // POOL_PART) if cuts else ():
+    for some in partition(cuts, most_bytes=memory and memory // MEMORY_DIVISOR) if cuts else ():
         results = _run_pool(trials, merge_cuts(some), is_extra)
         for cut, result in zip(some, results, strict=True):
             found[cut.region.nodes] = result
@@ -146,8 +147,8 @@ def run_pieces(
     def is_over() -> bool:
         return time.monotonic() > end or trials.log.extra_runs >= most
 
-    for first in range(0, len(regions), POOL):
-        some = regions[first : first + POOL]
+    for first in range(0, len(regions), MAX_POOLED_REGIONS):
+        some = regions[first : first + MAX_POOLED_REGIONS]
         can_pool = len(some) > 1 and trials.runner.takes_merged_cuts and not is_over()
         pooled = _try_pool(trials, some) if can_pool else [None] * len(some)
         for region, result in zip(some, pooled, strict=True):

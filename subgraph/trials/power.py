@@ -28,8 +28,8 @@ from subgraph.trials.propagation import differ, propagate
 from subgraph.trials.reference_model import ReferenceModel, has_forms_of
 from subgraph.types import frozen
 
-FACTOR = 1.1  # of a scaled tensor
-SCALED = f"scaled by {FACTOR}"
+SCALE_FACTOR = 1.1  # of a scaled tensor
+SCALED = f"scaled by {SCALE_FACTOR}"
 SHIFTED = "shifted by a pixel"
 ROTATED = "channels rotated by one"
 ATTRIBUTE = "attribute"  # another value of one
@@ -37,7 +37,7 @@ AXES = {SHIFTED: -1, ROTATED: 1}
 MAX_TRIED_ATTRIBUTES = 6  # values of one node, of which most are not valid
 SETTLED = (Doubt.KERNELS, Doubt.STEPS)  # agreements that the nodes alone do not confirm
 # With a limit of time, this many faults are planted: all, or each second or fourth of them.
-FAULTS_IN_TIME = 20
+MAX_FAULTS_IN_TIME = 20
 STRIDES = (1, 2, 4)
 
 
@@ -65,15 +65,15 @@ def measure_power_in_time(judge: Judge, seconds: float) -> PowerDocument | None:
         ModelError: The reference cannot run the model.
     """
     run = sum(captured.seconds for captured in judge.model.values.captured)
-    if run * FAULTS_IN_TIME / STRIDES[-1] > seconds:
+    if run * MAX_FAULTS_IN_TIME / STRIDES[-1] > seconds:
         return None
-    planting = Planting(judge, FAULTS_IN_TIME)
+    planting = Planting(judge, MAX_FAULTS_IN_TIME)
     began = time.monotonic()
     planting.measure(range(1))
     took = time.monotonic() - began
-    strides = (stride for stride in STRIDES if took * FAULTS_IN_TIME / stride <= seconds)
+    strides = (stride for stride in STRIDES if took * MAX_FAULTS_IN_TIME / stride <= seconds)
     stride = next(strides, None)
-    return planting.measure(range(0, FAULTS_IN_TIME, stride)) if stride else None
+    return planting.measure(range(0, MAX_FAULTS_IN_TIME, stride)) if stride else None
 
 
 @frozen
@@ -180,7 +180,7 @@ class Planting:
         for number, sample in enumerate(self._model.values.records):
             array = sample[name].array()
             if kind == SCALED:
-                array = np.asarray(array.astype(np.float64) * FACTOR).astype(array.dtype)
+                array = np.asarray(array.astype(np.float64) * SCALE_FACTOR).astype(array.dtype)
             else:
                 array = np.roll(array, 1, AXES[kind])
             record = write_value(name, array, into, str(number), sample[name].type_text)

@@ -55,9 +55,9 @@ PROBES = ("y = Relu(x)  z = Add(w, c)", "y = Relu(x)", "y = Add(x, x)", "y = Ide
 EXCHANGED_PROBE = "y = Add(w, c)  z = Relu(x)"
 SHAPE = (1, 3, 8, 8)
 TYPES = ("float32", "float16", "float64")
-PASSES = 3  # of the probe in one session: do its outputs repeat themselves?
+PROBE_PASSES = 3  # of the probe in one session: do its outputs repeat themselves?
 SEEN_IN = "(seen in a test model: one Relu, one Add)"
-SHOWN_LINES = 3  # of the last words
+MAX_SHOWN_LINES = 3  # of the last words
 RETURN = (
     "return {name: numpy.ndarray} of the declared types and shapes, the same each time:"
     " docs/candidates.md"
@@ -446,7 +446,7 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
         ]
         feeds = [[record.rebase(str(folder)) for record in fed]]
         wanted = outputs + names * ("w" in names)  # inputs come back as the candidate left them
-        passes = 1 if judge.runtime.candidate.runs_commands else PASSES
+        passes = 1 if judge.runtime.candidate.runs_commands else PROBE_PASSES
         return _run_here(judge, folder, feeds, wanted, passes)
 
 
@@ -468,6 +468,8 @@ def _run_here(
 def _explain(result: RunResult) -> tuple[str, list[str]]:
     """Return the reason why there is no output, and the last words."""
     if result.failure:
-        return result.failure.why, list(result.failure.process.get("stderr") or ())[-SHOWN_LINES:]
+        return result.failure.why, list(result.failure.process.get("stderr") or ())[
+            -MAX_SHOWN_LINES:
+        ]
     others = ", ".join(map(clean, result.others[0]))
     return f"expected the output 'y', got {others or 'no output'}", []

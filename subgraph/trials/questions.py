@@ -108,7 +108,7 @@ def is_flaky(trials: Trials) -> bool:
     return not is_same or trials.runner.contradicts_itself
 
 
-RUNS = 2  # in separate processes: a candidate that varies may agree once by chance
+CONFIRMING_RUNS = 2  # in separate processes: a candidate that varies may agree once by chance
 FOLDER = "precise"
 
 
@@ -162,7 +162,7 @@ def _find_undeclared(trials: Trials, result: RunResult, verdict: Verdict) -> Pre
 
 def _agrees(trials: Trials, log: RunLog) -> bool:
     whole = trials.full_model
-    for k in range(RUNS):
+    for k in range(CONFIRMING_RUNS):
         with log.count_as_extra(whole):
             verdict = trials.verdict(whole, repetition=k, fresh=k > 0)
         if not verdict.agrees or verdict.is_mute:
@@ -259,7 +259,7 @@ QUESTIONS: tuple[Question, ...] = (find_reference_movement, find_precise_setting
 # command.
 
 KNOWN_RUNS = 8  # of the full model, that may be stored
-OLD = 3600.0  # seconds after which the summary has the age of answers
+MIN_OLD_SECONDS = 3600.0  # seconds after which the summary has the age of answers
 
 
 @frozen
@@ -387,7 +387,7 @@ def _are_same(one: RunResult, other: RunResult) -> bool:
 def age(trials: Trials) -> str:
     """Return `12 of 14 answers are from 2026-11-20`; "" if none is old."""
     times = trials.log.made.values()
-    old = sorted(made for made in times if 0 < made < trials.log.began - OLD)
+    old = sorted(made for made in times if 0 < made < trials.log.began - MIN_OLD_SECONDS)
     if not old:
         return ""
     days = drop_repeats((_format_day(old[0]), _format_day(old[-1])))

@@ -35,7 +35,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import frozen
 from subgraph.verdict import Verdict
 
-PASSES = 3  # of all samples, in which the full model is run in one session
+MODEL_PASSES = 3  # of all samples, in which the full model is run in one session
 
 
 class NotStored(Exception):
@@ -248,7 +248,7 @@ class RegionRuns:
         if self.runtime.candidate.runs_commands:
             return 1
         is_full_model = job.feeds is None and job.region == self.model.whole()
-        return PASSES if is_full_model else job.pass_number
+        return MODEL_PASSES if is_full_model else job.pass_number
 
     def _run_in_worker(self, job: RegionJob, records: Feeds, into: Path) -> RunResult:
         """Write the model, build and run it in a worker; the files of the result are in `into`."""

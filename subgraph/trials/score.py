@@ -33,8 +33,8 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, StringMap, Strings, frozen
 from subgraph.verdict import Graded, Judgement, Signature, Status, Verdict
 
-TIMEOUT = 600.0  # seconds for one call of a user's score
-DRAWS = 200  # of samples, with repetition, each of which has a score: the paired bootstrap
+MAX_SCORE_SECONDS = 600.0  # seconds for one call of a user's score
+SAMPLE_DRAWS = 200  # of samples, with repetition, each of which has a score: the paired bootstrap
 HOW = "it takes a list of dictionaries, name → array, and returns a number"
 INTERVAL = (2.5, 97.5)  # percentiles of the drop
 
@@ -218,7 +218,7 @@ class ByScore:
         samples = len(outputs)
         if samples < 2:
             return None
-        draws = np.random.default_rng(0).integers(0, samples, (DRAWS, samples))
+        draws = np.random.default_rng(0).integers(0, samples, (SAMPLE_DRAWS, samples))
         values = np.asarray(self.compute(outputs, draws))
         if self.wanted.at_least is None:
             values = np.asarray(self.compute(self.float_outputs, draws)) - values
@@ -331,7 +331,9 @@ def open_score(
     ]
     scratch = model.scratch / "scores"
     scratch.mkdir()
-    with Worker(str(Path(score_backend.__file__)), timeout=TIMEOUT, memory=memory) as worker:
+    with Worker(
+        str(Path(score_backend.__file__)), timeout=MAX_SCORE_SECONDS, memory=memory
+    ) as worker:
         worker.deadline = model.reference.deadline
         try:
             worker.load("score", file, {"function": function, "truth": is_own})

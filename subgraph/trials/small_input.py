@@ -204,7 +204,7 @@ def _iter_simple(array: Array) -> Iterator[Array]:
 # remain if its constant replaces it?
 
 MAX_MAKERS = 32  # nodes that are tested, with a run each
-SMALLER = 4.0  # times smaller is another error
+MIN_ERROR_RATIO = 4.0  # times smaller is another error
 WITH_OUTPUTS = (Signature.MISMATCH, Signature.NAN, Signature.PRECISION, Signature.SHAPE)
 
 
@@ -252,7 +252,7 @@ def fails_alike(found: Verdict, verdict: Verdict) -> bool:
         return (found.status, found.signature) == (verdict.status, verdict.signature)
     fails = found.fails and found.signature in WITH_OUTPUTS
     error, before = (one.largest_error(unknown=math.inf) for one in (found, verdict))
-    is_smaller = error * SMALLER < before  # not so of NaN
+    is_smaller = error * MIN_ERROR_RATIO < before  # not so of NaN
     return fails and not is_smaller
 
 

@@ -235,7 +235,7 @@ def test_weight_that_changes_on_disk_makes_another_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a large weight that stays on disk the bytes count, not only where they lie."""
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 0)
+    monkeypatch.setattr(protobuf, "MIN_STUB_BYTES", 0)
     path = text_models.load(tmp_path, LOOP).path
     model = onnx.load(path)
     found = []

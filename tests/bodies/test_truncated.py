@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from fixtures import bodies
 from subgraph.bodies.model import Body, open_body, split
 from subgraph.bodies.truncated import (
-    BEGIN,
+    COUNTER_START,
     RAN,
     TRIPS,
     make_counting_loop,
@@ -62,7 +62,7 @@ def test_loop_counts_its_iterations(tmp_path: Path) -> None:
     body = loop(tmp_path)
     assert {
         name: int(value) for name, value in run(make_counting_loop(body, TYPES), t3=X).items()
-    } == {RAN: BEGIN + 5}
+    } == {RAN: COUNTER_START + 5}
     made = run(
         make_counting_loop(body, TYPES, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)}
     )

@@ -61,7 +61,7 @@ def test_region_is_marked_and_its_boundary_listed(model: Path) -> None:
 def test_group_that_holds_a_part_of_the_region_is_open(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "SHOWN", 1)
+    monkeypatch.setattr(layout, "MAX_BOXES", 1)
     in_process("draw", model, "-s", NAMES[3], "-e", NAMES[5], "-o", "m.svg")
     in_process("draw", model, "-s", NAMES[3], "-e", NAMES[5], "-o", "one.svg", "--depth", "1")
     assert [key for key, kind in boxes("m.svg") if kind == "box open"] == [
@@ -75,7 +75,7 @@ def test_group_that_holds_a_part_of_the_region_is_open(
 def test_drawing_that_is_slow_to_look_at_is_said(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(draw, "SLOW", 8)
+    monkeypatch.setattr(draw, "MIN_SLOW_BOXES", 8)
     in_process("draw", model, "--depth", "9", "-o", "m.svg")
     assert has_line(capsys.readouterr().err, "14 boxes", "`subcut view`")
 

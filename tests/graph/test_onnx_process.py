@@ -93,7 +93,7 @@ def test_functions_of_a_few_thousand_nodes_are_inlined(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_onnx_call_ends_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_process, "SECONDS", 1)
+    monkeypatch.setattr(onnx_process, "MAX_CALL_SECONDS", 1)
     with raises(ModelError, "model.check-failed", "m.onnx", "SIGXCPU"):
         shape_inference.infer_types(load(doubling(tmp_path / "m.onnx", SLOW)))
 
@@ -102,7 +102,7 @@ def test_onnx_call_ends_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.Mo
 def test_onnx_call_ends_at_its_memory_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_process, "MEMORY", 1 << 20)
+    monkeypatch.setattr(onnx_process, "MAX_MEMORY", 1 << 20)
     monkeypatch.setattr(onnx_process, "MEMORY_PER_BYTE", 0)
     with raises(ModelError, "model.check-failed", "m.onnx"):
         model = text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
@@ -131,8 +131,8 @@ def test_each_call_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
     neg = text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     before = set(psutil.Process().children())
     with OnnxProcess(Path("m.onnx")) as onnx_process_:
-        for seconds in (onnx_process.SECONDS, 7):
-            monkeypatch.setattr(onnx_process, "SECONDS", seconds)
+        for seconds in (onnx_process.MAX_CALL_SECONDS, 7):
+            monkeypatch.setattr(onnx_process, "MAX_CALL_SECONDS", seconds)
             onnx_process_.infer_shapes(neg)
             (child,) = set(psutil.Process().children()) - before
             used = sum(child.cpu_times()[:2])

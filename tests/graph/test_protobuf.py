@@ -464,14 +464,14 @@ def test_weights_are_written_as_they_were(
             for e in t.external_data
             if e.key == "offset"
         ]
-        assert offsets and all(offset % protobuf.ALIGN == 0 for offset in offsets)
+        assert offsets and all(offset % protobuf.ALIGNMENT_BYTES == 0 for offset in offsets)
 
 
 @pytest.mark.usefixtures("large")
 def test_weights_beyond_2_gb_are_written_to_a_separate_file(
     tmp_path: Path, model_of_three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protobuf, "INLINE_LIMIT", 3000)
+    monkeypatch.setattr(protobuf, "MAX_INLINE_BYTES", 3000)
     g = graph.load(model_of_three)
     assert cut(g, "first", "last").save(tmp_path / "a.onnx") == [tmp_path / "a.onnx"]
     assert cut(g, "first", "foo").save(tmp_path / "b.onnx") == [

@@ -22,7 +22,7 @@ from subgraph.children import Answering
 from subgraph.editing import draft
 from subgraph.errors import SubcutError
 from subgraph.graph import cut, onnx_process, protobuf, rewrites, shape_inference
-from subgraph.graph.onnx_process import MEMORY, OnnxProcess
+from subgraph.graph.onnx_process import MAX_MEMORY, OnnxProcess
 from subgraph.questions.blame import rewritten
 from subgraph.runtime import reference, worker_pool
 from subgraph.runtime.deadline import Deadline
@@ -77,7 +77,7 @@ class LentOnnxProcess(OnnxProcess):
 
     @property
     def _own(self) -> bool:
-        return onnx_process.MEMORY != MEMORY
+        return onnx_process.MAX_MEMORY != MAX_MEMORY
 
     def check(self, model: protobuf.ModelProto | Path) -> None:
         """As `OnnxProcess.check`."""

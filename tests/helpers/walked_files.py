@@ -17,6 +17,6 @@ def walk_files(patch: pytest.MonkeyPatch, above: int = 0, stub_above: int | None
         above: Size of a file.
         stub_above: Size of a weight. None for the limit of large models.
     """
-    patch.setattr(protobuf, "WALK_ABOVE", above)
+    patch.setattr(protobuf, "MIN_WALKED_BYTES", above)
     if stub_above is not None:
-        patch.setattr(protobuf, "STUB_ABOVE", stub_above)
+        patch.setattr(protobuf, "MIN_STUB_BYTES", stub_above)

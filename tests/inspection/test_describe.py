@@ -414,7 +414,7 @@ def test_corner_cases_of_ranges() -> None:
     assert ranges.range_of(np.array([np.nan], np.float16)).summary().min is None
     assert str(ranges.range_of(np.array([-0.0])).low) == "0.0"
     assert ranges.range_of(np.array([1e308, 1e308])).summary().mean is None  # the sum overflows
-    big = np.arange(ranges.PIECE + 7, dtype=np.int64)
+    big = np.arange(ranges.PIECE_ELEMENTS + 7, dtype=np.int64)
     assert ranges.range_of(big) == Range(big.size, 0, big.size - 1, float(big.sum()), 0, 0, 1)
     assert ranges.range_of(np.asfortranarray(np.eye(5))).zeros == 20
 
@@ -598,7 +598,7 @@ def test_nothing_is_run_without_leave(tmp_path: Path) -> None:
 
 def test_tensor_is_measured_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors of 8 MiB each, no more than half of one is in memory at a time."""
-    monkeypatch.setattr(ranges, "PIECE", 1 << 16)
+    monkeypatch.setattr(ranges, "PIECE_ELEMENTS", 1 << 16)
     text = (
         "g (float[1,1024] x) => (float[2048,1024] y) { a = Expand(x, rows) b = Neg(a) y = Abs(b) }"
     )

@@ -588,7 +588,7 @@ def test_weights_in_another_file_are_read_in_pieces(
 ) -> None:
     from subgraph.inspection import ranges
 
-    monkeypatch.setattr(ranges, "PIECE", 1000)
+    monkeypatch.setattr(ranges, "PIECE_ELEMENTS", 1000)
     values = np.ones(100_000, np.float32)
     values[[7, 54_321]] = 1e6, -1e7
     made = text_models.model(

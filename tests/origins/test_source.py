@@ -19,7 +19,7 @@ from subgraph import plugins
 from subgraph.documents import schema
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.selection import select
-from subgraph.origins.source import LONGEST, Source, find_source, parse_module_path
+from subgraph.origins.source import MAX_METADATA_CHARACTERS, Source, find_source, parse_module_path
 from subgraph.reports import render_document
 from subgraph.results import parse, type_of
 from tests.helpers import fake_candidate
@@ -105,7 +105,7 @@ def test_the_module_in_a_name(name: str, path: str) -> None:
 def test_metadata_is_read_as_text() -> None:
     assert find_source(node(name_scopes="[__import__('os').getcwd(), 'x']"), 0) is None
     assert find_source(node(name_scopes="[" * 20_000), 0) is None
-    assert find_source(node(name_scopes=f"['{'m' * LONGEST}', 'x']"), 0) is None
+    assert find_source(node(name_scopes=f"['{'m' * MAX_METADATA_CHARACTERS}', 'x']"), 0) is None
     assert find_source(node(name_scopes="[1, 2]"), 0) is None
 
 

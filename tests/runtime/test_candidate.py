@@ -17,7 +17,7 @@ from subgraph import project, trust
 from subgraph.errors import UnknownName, UsageError
 from subgraph.project import Project
 from subgraph.runtime import candidate, command_line
-from subgraph.runtime.candidate import TIMEOUT, Candidate, parse
+from subgraph.runtime.candidate import DEFAULT_TIMEOUT, Candidate, parse
 from subgraph.runtime.command_line import Code, code_of_python
 from subgraph.system import PYTHON
 from tests.helpers.facts import has_line
@@ -82,7 +82,7 @@ def test_spec(spec: str, backend: str, options: dict[str, str]) -> None:
         found = parse(spec, settings)
         assert (found.backend, found.options) == (backend, options)
         assert (found.name, found.precision, found.multi) == (spec, None, None)
-        assert (found.timeout, found.memory, found.origin) == (TIMEOUT, None, "")
+        assert (found.timeout, found.memory, found.origin) == (DEFAULT_TIMEOUT, None, "")
 
 
 @pytest.mark.parametrize("spec", ["", "cmd:  ", "or\x1b[31m"])

@@ -449,7 +449,7 @@ def test_weights_behind_a_link_within_the_folder(tmp_path: Path, cases: Cases, l
 def test_large_inline_model_is_captured_without_reading_it(
     tmp_path: Path, cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", 1000)
+    monkeypatch.setattr(protobuf, "MIN_WALKED_BYTES", 1000)
     g = heavy(tmp_path, "", 0, inline=True)
     assert protobuf.is_on_disk(g.weights["w"])
     (case,) = cases(g, "first", "last")

@@ -741,10 +741,10 @@ def test_input_is_drawn_in_pieces_within_its_own_size(
 ) -> None:
     """The numbers do not depend on the pieces."""
     spec = InputSpec("x", "tensor", dtype, [1 << 20], None, "")
-    monkeypatch.setattr(load_inputs, "PIECE", 1 << 20)
+    monkeypatch.setattr(load_inputs, "PIECE_ELEMENTS", 1 << 20)
     sample = Sample("", [], [spec], ["x"], 0)
     whole, _ = load_inputs.generate_input(spec, {}, sample)
-    monkeypatch.setattr(load_inputs, "PIECE", 1 << 12)
+    monkeypatch.setattr(load_inputs, "PIECE_ELEMENTS", 1 << 12)
     tracemalloc.start()
     array, _ = load_inputs.generate_input(spec, {}, sample)
     peak = tracemalloc.get_traced_memory()[1]

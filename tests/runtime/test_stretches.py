@@ -20,14 +20,14 @@ from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import OWN_MEMORY, Reference
+from subgraph.runtime.reference import OWN_BYTES, Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.stretches import Cost, next_end, peak, stretches
 from subgraph.storage.tensors import load
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 
-ONE_BYTE = OWN_MEMORY + 1  # every node is a stretch of its own
+ONE_BYTE = OWN_BYTES + 1  # every node is a stretch of its own
 RUNNABLE = {f"{c.number}: {c.title}": c for c in graphs.CASES if c.refused is None and c.runs}
 LINE = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> {
     [a] a = MatMul(x, w)  [b] b = Tanh(a)  [c] c = MatMul(b, w)  [d] y = Add(c, a) }"""

@@ -91,7 +91,7 @@ def test_it_is_asked_what_the_candidate_is(pool: Pool) -> None:
 
 
 def test_old_one_is_replaced(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "RECYCLE", 3)
+    monkeypatch.setattr(worker_pool, "MAX_LOADS", 3)
     mine = pool()
     seen = [use(mine) for _ in range(7)]
     assert seen == [seen[0]] * 3 + [seen[3]] * 3 + [seen[6]]
@@ -101,7 +101,7 @@ def test_old_one_is_replaced(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_runs_without_a_load_do_not_age_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "RECYCLE", 1)
+    monkeypatch.setattr(worker_pool, "MAX_LOADS", 1)
     mine = pool()
     assert use(mine, loads=0) == use(mine, loads=0)
 

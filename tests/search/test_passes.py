@@ -86,7 +86,7 @@ def test_cut_parts_the_weight_evenly(weights: list[float]) -> None:
 @given(st.integers(2, 300), st.data())
 def test_halving_finds_where_a_fault_ends(n: int, data: st.DataObject) -> None:
     last = data.draw(st.integers(0, n - 1))
-    first = max(0, last - data.draw(st.integers(0, halve.SPAN - 1)))
+    first = max(0, last - data.draw(st.integers(0, halve.MAX_FUSION - 1)))
     state = new_state(faulty(chain(n), set(range(first, last + 1))))
     begin, end = result(state, halve.halve(state, tuple(range(n))))
     assert end == last + 1 and begin <= first
@@ -103,7 +103,7 @@ def test_galloping_finds_the_shortest_end_that_fails(n: int, data: st.DataObject
     assert state.driver.counts.total() <= 2 * length.bit_length()
     state = new_state(faulty(chain(n), {first, n - 1}))
     unknown = result(state, halve.gallop_back(state, tuple(range(n)), n, None))
-    assert unknown == (first if length <= halve.LONGEST else None)
+    assert unknown == (first if length <= halve.MAX_FIRST_LENGTH else None)
 
 
 @LAW

@@ -27,7 +27,7 @@ from subgraph.search import (
 )
 from subgraph.search.driver import SearchStopped
 from subgraph.search.oracle import ClaimedAgreement, ErrorShare
-from subgraph.search.passes.alike import LOOKED_AT
+from subgraph.search.passes.alike import MAX_COMPARED_ITEMS
 from subgraph.verdict import Signature, Status
 from tests.helpers.facts import has_line
 
@@ -434,7 +434,7 @@ def test_inside_says_once_that_each_item_is_off() -> None:
         and finding.certified
         and not findings.complete
     )
-    assert len(finding.alike) + 1 == LOOKED_AT and findings.counts.total() < 20
+    assert len(finding.alike) + 1 == MAX_COMPARED_ITEMS and findings.counts.total() < 20
 
 
 def test_inside_that_is_right_agrees_and_one_that_is_not_seen_is_unresolved() -> None:

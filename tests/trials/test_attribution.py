@@ -25,7 +25,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.trials.attribution import (
-    SHARE,
+    MIN_CULPRIT_SHARE,
     Attribution,
     attribute,
     error_alone,
@@ -190,7 +190,7 @@ def test_the_smaller_of_several_count_if_the_whole_is_better_without(ask: Ask) -
     """Four culprits on one path have a share of a quarter each."""
     trials = ask(ALIKE, add="a:0.2+b:0.2+c:0.2+d:0.2")
     attribution = attributed(trials, "b")
-    assert 0.05 < attribution.share < SHARE and attribution.gain == pytest.approx(
+    assert 0.05 < attribution.share < MIN_CULPRIT_SHARE and attribution.gain == pytest.approx(
         attribution.share, rel=0.2
     )
     assert attribution.culprit is True
@@ -274,13 +274,13 @@ def test_discrete_outputs_count_by_what_changed(ask: Ask) -> None:
 
 
 def test_the_limits() -> None:
-    assert Attribution(SHARE, 1.0).culprit
-    assert Attribution(SHARE - 0.01, 1.0).culprit is None
+    assert Attribution(MIN_CULPRIT_SHARE, 1.0).culprit
+    assert Attribution(MIN_CULPRIT_SHARE - 0.01, 1.0).culprit is None
     assert Attribution(0.04, 1.0).culprit is False
     assert Attribution(1.0, 3.0).culprit
     assert Attribution(1.0, 3.1).culprit is None
-    assert Attribution(1.0, 3.1, SHARE).culprit
-    assert Attribution(1.0, 3.1, SHARE - 0.01).culprit is False
+    assert Attribution(1.0, 3.1, MIN_CULPRIT_SHARE).culprit
+    assert Attribution(1.0, 3.1, MIN_CULPRIT_SHARE - 0.01).culprit is False
     assert Attribution(0.06, 1.0, 0.03).culprit
     assert Attribution(0.06, 1.0, 0.02).culprit is False
 

@@ -133,6 +133,6 @@ def test_failure_is_repeated_as_well(board: Board) -> None:
 
 def test_old_answers_are_dated(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     board.command(lambda trials: trials.run(trials.model.whole(), fresh=True))
-    monkeypatch.setattr(questions, "OLD", 0.0)
+    monkeypatch.setattr(questions, "MIN_OLD_SECONDS", 0.0)
     said = board.command(ask)[1]
     assert re.fullmatch(rf"1 of 3 .* {DAY}; --fresh .*", said), said

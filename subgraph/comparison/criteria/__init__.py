@@ -44,7 +44,7 @@ from subgraph.types import Array, frozen
 from subgraph.verdict import Graded, Signature, Status
 
 MIN_ELEMENTS = 4  # of a slice with a separate scale
-FEW = 100  # numbers that are judged together: among more, a single one matters little
+MAX_BATCH_NUMBERS = 100  # numbers that are judged together: among more, a single one matters little
 
 
 @frozen

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from subgraph.comparison import CLEAR, JUMPS, MIN_REL_TOL, RANKS, STEPS
-from subgraph.comparison.criteria import FEW, MIN_ELEMENTS, Noise, Ruling, agree, fail
+from subgraph.comparison import JUMPS, MAX_HEALTHY_ERROR, MIN_REL_TOL, RANKS, STEPS
+from subgraph.comparison.criteria import MAX_BATCH_NUMBERS, MIN_ELEMENTS, Noise, Ruling, agree, fail
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._floats import (
     FLOOR,
@@ -33,17 +33,17 @@ from subgraph.text import count
 from subgraph.types import Array
 from subgraph.verdict import Status
 
-EARLY_FAIL = 10.0  # times the limit: fails after one run
+EARLY_FAIL_RATIO = 10.0  # times the limit: fails after one run
 # times the error of rounding after every node: perturbed runs that move farther are scaled down
-EXAGGERATED = 10.0
-QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
+MAX_NOISE_RATIO = 10.0
+JUMP_QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
 MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
 # perturbed runs; those downstream of a choice or steps
-RUNS = 4
+NOISE_RUNS = 4
 JUMP_RUNS = 8
 # of an element's own value, and of the cap: with a larger error, one element alone may be wrong
-ALONE = 0.5
+MAX_ELEMENT_SHARE = 0.5
 # share of the elements, and of the cap: with larger errors, so large a share may be wrong
 MANY = (0.5, 0.1)
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
@@ -73,7 +73,7 @@ def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
         place = output.worst(output.usable_limits)
         return fail(output.sentence(f"{LIMIT}; {why}", output.usable_limits, place))
     limits = np.maximum(
-        CLEAR * output.scales, output.compute_explained_limits(output.last_rounding)
+        MAX_HEALTHY_ERROR * output.scales, output.compute_explained_limits(output.last_rounding)
     )
     place = output.worst(limits)
     if (output.errors > limits).any() or _find_flips(
@@ -94,15 +94,15 @@ def _judge_with_noise(output: OutputErrors, noise: Noise) -> Ruling:
         and output.explains(n := _compute_noise(output, rounded, []))
     ):
         return _judge_explained(output, n)
-    runs = JUMP_RUNS if jumps or noise.depends_on_steps() else RUNS
-    if runs == RUNS:
+    runs = JUMP_RUNS if jumps or noise.depends_on_steps() else NOISE_RUNS
+    if runs == NOISE_RUNS:
         # One run shows a clear failure: the other three would have to move ten times as far.
         moved = _compute_deviations(output, noise.perturb(output.floats.context.claim, 1))
         if (
             moved
             and (
                 output.errors
-                > EARLY_FAIL
+                > EARLY_FAIL_RATIO
                 * output.compute_explained_limits(n := _compute_noise(output, rounded, moved))
             ).any()
         ):
@@ -129,7 +129,7 @@ def _compute_noise(output: OutputErrors, rounded: Array | None, moved: Sequence[
         rounded is not None and not output.tolerance.stepped
     ):  # if steps move it farther than any rounding
         exact = output.slices.largest(rounded)
-        most = EXAGGERATED * (exact[0] + output.last_rounding[0])
+        most = MAX_NOISE_RATIO * (exact[0] + output.last_rounding[0])
         largest = np.maximum(largest * min(1.0, most / largest[0] if largest[0] else 1.0), exact)
     return np.asarray(largest + output.last_rounding)
 
@@ -143,7 +143,7 @@ def _judge_jumps(output: OutputErrors, rounded: Array | None, moved: Sequence[Ar
     that do not jump are judged by the noise without jumps.
     """
     counted = slice(None) if output.counted is None else output.counted
-    typical = float(np.quantile(np.max(moved, axis=0)[counted], QUANTILE)) + float(
+    typical = float(np.quantile(np.max(moved, axis=0)[counted], JUMP_QUANTILE)) + float(
         output.last_rounding[0]
     )
     largest = max(float(run.max(initial=0.0)) for run in moved)
@@ -215,7 +215,7 @@ def _judge_ties(output: OutputErrors, noise: Noise) -> Ruling | None:
         return None
     tolerance = output.tolerance
     try:
-        runs = noise.break_ties(output.floats.context.claim, RUNS, tolerance.k)
+        runs = noise.break_ties(output.floats.context.claim, NOISE_RUNS, tolerance.k)
     except ModelError:  # such runs could only excuse the error
         return None
     moved = _compute_deviations(output, runs) if runs else None
@@ -274,7 +274,7 @@ def _judge_explained(output: OutputErrors, noise: Array, drawn: bool = True) -> 
     finer = STEPS if tolerance.stepped else finer
     label = finer if error > FLOOR * scale else "agrees"
     relation = LIMIT
-    if label != "agrees" and output.judged_together and output.floats.pair.size < FEW:
+    if label != "agrees" and output.judged_together and output.floats.pair.size < MAX_BATCH_NUMBERS:
         relation += f"; {output.numbers} were judged together, more samples show more"
     return output.ruling(Status.AGREE, label, place, relation, noise, drawn, limits)
 
@@ -287,9 +287,9 @@ def _describe_doubtful_element(output: OutputErrors) -> str:
     if not output.judged_together:
         return ""
     own = compute_sizes(output.floats)
-    lost = output.difference > ALONE * own
+    lost = output.difference > MAX_ELEMENT_SHARE * own
     cap = output.usable_limits[0]
-    doubtful = lost & (output.difference > ALONE * cap)
+    doubtful = lost & (output.difference > MAX_ELEMENT_SHARE * cap)
     many, small = MANY
     if np.count_nonzero(lost & (output.difference > small * cap)) >= many * output.floats.pair.size:
         doubtful = lost
@@ -332,7 +332,7 @@ def _judge_flips(output: OutputErrors, flips: Flips, noise: Array, drawn: bool) 
     """Judge a changed winner: it is a bug if rounding cannot have changed it; else precision is
     lost."""
     source = output.floats.context.noise
-    number = JUMP_RUNS if output.tolerance.stepped else RUNS
+    number = JUMP_RUNS if output.tolerance.stepped else NOISE_RUNS
     runs = source.perturb(output.floats.context.claim, number) if source else []
     runs = [values for values in runs if values.shape == output.floats.pair.reference.shape]
     wrong = (

@@ -26,7 +26,8 @@ CAP = dict.fromkeys(Precision, 0.2) | {
 }
 # of a slice's scale, fp32: errors up to this need no runs; MNN's healthy kernels reach 1.6e-3
 FLOOR = 2e-3
-UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
+# Least scale of values that all lie within 0 … 1: scores below are as good as 0.
+MIN_SCORE_SCALE = 0.05
 PRECISION_LOST = "fail, precision"
 WHOLE = "the tensor"
 LIMIT = "; limit {}"
@@ -292,7 +293,7 @@ def _find_usable_limits(pair: Pair, tolerance: Tolerance, scales: Array) -> Arra
     unit = (
         pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + MIN_REL_TOL
     )
-    limited = np.maximum(scales, UNIT_SCALE) if unit else scales
+    limited = np.maximum(scales, MIN_SCORE_SCALE) if unit else scales
     limits = np.maximum(
         max(CAP[tolerance.limited_as], tolerance.floor) * limited, MIN_REL_TOL * scales[0]
     )

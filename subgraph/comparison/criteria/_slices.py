@@ -14,7 +14,7 @@ import numpy as np
 from subgraph.comparison.criteria import MIN_ELEMENTS
 from subgraph.types import Array, Shape, frozen
 
-SUM = 1e-3  # the largest distance of a distribution's sum from 1
+MAX_SUM_ERROR = 1e-3  # the largest distance of a distribution's sum from 1
 
 
 @frozen
@@ -138,14 +138,14 @@ def probability_axis(values: Array) -> int | None:
     The values of a distribution are not negative, and have a sum of 1 ± 1e-3. An axis of length 1
     is not counted. Complexity: a pass per axis if all values are within 0 … 1.
     """
-    if not values.size or values.min() < 0 or not values.max() <= 1 + SUM:
+    if not values.size or values.min() < 0 or not values.max() <= 1 + MAX_SUM_ERROR:
         return None
     return _find_last_axis(values, [a for a, n in enumerate(values.shape) if n > 1])
 
 
 def log_probability_axis(values: Array) -> int | None:
     """Return the axis along which exp(values) are a distribution, as after LogSoftmax, or None."""
-    if not values.size or not -np.inf < values.max() <= SUM:
+    if not values.size or not -np.inf < values.max() <= MAX_SUM_ERROR:
         return None
     axes = [a for a, n in enumerate(values.shape) if n > 1]
     return _find_last_axis(np.exp(values.astype(np.float64)), axes) if axes else None
@@ -157,9 +157,9 @@ def _find_last_axis(probabilities: Array, axes: Sequence[int]) -> int | None:
             tuple(slice(None) if a == axis else slice(1) for a in range(probabilities.ndim))
         ]
         if (
-            abs(float(first.sum(dtype=np.float64)) - 1) <= SUM
+            abs(float(first.sum(dtype=np.float64)) - 1) <= MAX_SUM_ERROR
         ):  # one sum rules nearly every other tensor out
             sums = probabilities.sum(axis, dtype=np.float64)
-            if bool((np.abs(sums - 1) <= SUM).all()):
+            if bool((np.abs(sums - 1) <= MAX_SUM_ERROR).all()):
                 return axis
     return None

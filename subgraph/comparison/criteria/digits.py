@@ -19,7 +19,7 @@ from subgraph.comparison.criteria import (
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 
-DEFAULT = 5
+DEFAULT_DIGITS = 5
 MAX_DIGITS = 17  # a float64 has no more
 USAGE = "digits:5, a whole number from 0 to 17"
 
@@ -30,7 +30,7 @@ def rule(options: str) -> Rule:
     Raises:
         UsageError: not a whole number of digits.
     """
-    text = options.strip() or str(DEFAULT)
+    text = options.strip() or str(DEFAULT_DIGITS)
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_DIGITS):
         raise UsageError(
             f"criterion 'digits' does not understand '{options}'",

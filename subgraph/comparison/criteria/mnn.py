@@ -18,7 +18,7 @@ from subgraph.comparison.criteria import (
 )
 from subgraph.comparison.pair import Pair
 
-SHARE = 0.01  # of the largest reference value
+MAX_ERROR_SHARE = 0.01  # of the largest reference value
 MIN_SCALE = 1e-4
 
 
@@ -36,7 +36,7 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
     if ruling := settle(pair):
         return ruling
     scale = max(pair.scale, MIN_SCALE)
-    seen = format_beside(pair.error / scale, SHARE)
-    if pair.error <= SHARE * scale:
-        return agree(f"off by {seen} of the largest reference value, allowed {SHARE}")
-    return fail(f"off by {seen} of the largest reference value, allowed {SHARE}")
+    seen = format_beside(pair.error / scale, MAX_ERROR_SHARE)
+    if pair.error <= MAX_ERROR_SHARE * scale:
+        return agree(f"off by {seen} of the largest reference value, allowed {MAX_ERROR_SHARE}")
+    return fail(f"off by {seen} of the largest reference value, allowed {MAX_ERROR_SHARE}")

@@ -152,7 +152,7 @@ MAX_DISTANCE = 1.5
 MAX_GAP = 3.0
 MAX_STEPS = 2.0
 MAX_CODES = 0.5  # of a type's range: the sum that the roundings of several operators can reach
-TIE = 0.05  # of a step: a value this near to the middle of two codes may become either
+MAX_TIE_DISTANCE = 0.05  # of a step: a value this near to the middle of two codes may become either
 MIN_ELEMENTS = 100  # among fewer, a single changed element fails
 
 
@@ -232,7 +232,8 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     )
 
 
-MASK = 1e30  # values at least as large represent infinity: the lowest float32 is a mask, too
+# Values at least as large represent infinity: the lowest float32 is a mask, too.
+MIN_MASK_VALUE = 1e30
 
 
 def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
@@ -308,7 +309,7 @@ def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Rulin
     """Return the ruling of an output that is infinite, which is usable only as a mask."""
     plateau = mask_plateau(pair.reference)
     infinite = unequal if plateau is None else unequal & ~plateau.reshape(-1)
-    infinite &= np.abs(pair.reference.reshape(-1)) < MASK
+    infinite &= np.abs(pair.reference.reshape(-1)) < MIN_MASK_VALUE
     if not context.is_model_output or not infinite.any():
         return None
     return Ruling(
@@ -394,7 +395,7 @@ def _judge_nearest_codes(
     """
     largest = find_largest(quantized.exact - quantized.zero)
     has_next_codes = float(quantized.is_coarse or context.has_fixed_point)
-    allowed = 0.5 + max(TIE, k * context.claim.eps * largest, has_next_codes)
+    allowed = 0.5 + max(MAX_TIE_DISTANCE, k * context.claim.eps * largest, has_next_codes)
 
     def is_far(values: Array) -> Array:
         return np.asarray(np.abs(quantized.distances(values)) > allowed)

@@ -21,8 +21,8 @@ from subgraph.comparison.criteria import (
 )
 from subgraph.comparison.pair import Pair
 
-RELATIVE = 0.005
-ABSOLUTE = 1e-3
+MAX_RELATIVE_ERROR = 0.005
+MAX_ABSOLUTE_ERROR = 1e-3
 MAX_STEPS = 1  # of quantized values
 QUANTIZED = frozenset(("int8", "int32"))
 
@@ -46,21 +46,25 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
         if pair.error <= MAX_STEPS:
             return agree(f"max_abs {pair.error:.0f} <= {MAX_STEPS}")
         return fail(f"max_abs {pair.error:.0f} > {MAX_STEPS} ({pair.reference.dtype.name} values)")
-    far = pair.difference > ABSOLUTE  # so neither side of the quotient is 0
+    far = pair.difference > MAX_ABSOLUTE_ERROR  # so neither side of the quotient is 0
     distance = pair.difference[far]
     # Halves: neither their sum nor distance leaves float64.
     reference, candidate = (v[far] / 2 for v in pair.values)
     relative = np.abs(candidate - reference) / (np.abs(reference) + np.abs(candidate))
-    wrong = int((relative > RELATIVE).sum())
+    wrong = int((relative > MAX_RELATIVE_ERROR).sum())
     if not wrong:
         return agree(
-            f"no element with |d| > {ABSOLUTE:.0e} deviates by more than {RELATIVE}; max_abs"
+            f"no element with |d| > {MAX_ABSOLUTE_ERROR:.0e} deviates by more than"
+            f" {MAX_RELATIVE_ERROR}; max_abs"
             f" {pair.error:.1e}"
         )
     place = int(np.argmax(relative))
-    worst = format_beside(float(relative[place]), RELATIVE)
-    beside = f"{format_beside(float(distance[place]), ABSOLUTE)} > {ABSOLUTE:.0e}"
+    worst = format_beside(float(relative[place]), MAX_RELATIVE_ERROR)
+    beside = (
+        f"{format_beside(float(distance[place]), MAX_ABSOLUTE_ERROR)} > {MAX_ABSOLUTE_ERROR:.0e}"
+    )
     return fail(
-        f"{wrong} of {pair.compared} elements off by more than {RELATIVE}: the worst by {worst}"
+        f"{wrong} of {pair.compared} elements off by more than {MAX_RELATIVE_ERROR}:"
+        f" the worst by {worst}"
         f" with |d| {beside}"
     )

@@ -25,7 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.comparison.criteria import FEW, MIN_ELEMENTS, Noise, QuantizedValues, Ranking
+from subgraph.comparison.criteria import (
+    MAX_BATCH_NUMBERS,
+    MIN_ELEMENTS,
+    Noise,
+    QuantizedValues,
+    Ranking,
+)
 from subgraph.comparison.noise.analysis import find_ranked_tensor
 from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunDocument, NoiseSampler, load_array
 from subgraph.comparison.pair import Pair, differences
@@ -312,7 +318,7 @@ def make_batch(values: Sequence[Value]) -> Array | None:
     if len(arrays) < max(MIN_ELEMENTS, len(values)) or len({a.shape for a in arrays}) > 1:
         return None
     first = arrays[0]
-    small = 0 < first.size < FEW and sum(n > 1 for n in first.shape) < 2
+    small = 0 < first.size < MAX_BATCH_NUMBERS and sum(n > 1 for n in first.shape) < 2
     return _join_samples(arrays) if small and Pair(first, first).kind == "float" else None
 
 

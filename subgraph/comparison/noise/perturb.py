@@ -23,13 +23,13 @@ from subgraph.types import Array
 MAX_PERTURBED = 1e30  # larger values represent infinity in masks, and are results of no arithmetic
 TIE_SAMPLE = 4096  # elements that are searched for equal values
 TIE_SHARE = 0.01  # of them; among as many random float32 values 0.02 % are equal by chance
-SAMPLE = 4096  # values that are looked at first
+FIRST_SAMPLE_SIZE = 4096  # values that are looked at first
 # In fp32 every float32 weight is exact. But what runtimes make of weights (folded batch
 # normalizations, transforms of convolutions, sums in another order) rounds like perturbed weights;
 # only those that need fewer bits are left alone.
 WEIGHTS_HELD_AS = Precision.FP16
 STEP_SHARE = 0.01  # of the elements after each of a model's own quantizers: moved by one step
-LEVELS = 256  # of 8 bits
+LEVELS_OF_8_BITS = 256  # of 8 bits
 MAX_OFF_STEP = 1e-2  # of a step, deviation of stored values: float32 holds 255 steps to 10⁻⁵
 MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
@@ -60,7 +60,9 @@ def is_exact(values: Array, claim: Precision) -> bool:
             return bool((np.rint(values) == values).all())
     if claim is Precision.FP32 and values.dtype != np.float64:
         return True
-    if values.size > SAMPLE and not is_exact(values.reshape(-1)[:SAMPLE], claim):
+    if values.size > FIRST_SAMPLE_SIZE and not is_exact(
+        values.reshape(-1)[:FIRST_SAMPLE_SIZE], claim
+    ):
         return False
     narrow = round_to_claim(values, claim)
     return bool(((narrow == values) | np.isnan(values)).all())
@@ -86,12 +88,12 @@ def has_even_steps(values: Array) -> bool:
     [True, False]
     """
     levels = np.unique(values).astype(np.float64)
-    if not 1 < levels.size <= LEVELS or not np.isfinite(levels).all():
+    if not 1 < levels.size <= LEVELS_OF_8_BITS or not np.isfinite(levels).all():
         return levels.size == 1
     span = levels[-1] - levels[0]
     places = (levels - levels[0]) * (np.rint(span / np.diff(levels).min()) / span)
     is_even = np.abs(places - np.rint(places)) <= MAX_OFF_STEP
-    return bool(places[-1] < LEVELS and is_even.all())
+    return bool(places[-1] < LEVELS_OF_8_BITS and is_even.all())
 
 
 def has_repeats(values: Array) -> bool:

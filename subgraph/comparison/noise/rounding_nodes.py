@@ -32,16 +32,17 @@ from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array, frozen
 
 # of the significand that the splitting keeps of 24; the rest, 1024 levels, are the random number
-BITS = 14
+SPLIT_BITS = 14
 # what rounding loses, relative to x, is ±1/m for a significand m in [1, 2): 0.735 of uniform
 # numbers
 AMPLITUDE = 1.36
-CLIP_INPUTS_SINCE = 11  # opset from which Clip reads its limits as inputs
-RANGE_SINCE = 11  # opset that has Range
-BFLOAT16_SINCE = 13  # opset from which Cast makes bfloat16
+MIN_CLIP_INPUTS_OPSET = 11  # opset from which Clip reads its limits as inputs
+MIN_RANGE_OPSET = 11  # opset that has Range
+MIN_BFLOAT16_OPSET = 13  # opset from which Cast makes bfloat16
 CODES = "codes"  # among the float types of keys: steps that the model itself makes
-SPREAD = 43758.5453  # the fraction of SPREAD·sin(x) is all but random for x of different elements
-TINY = 1e-37  # in place of a divisor that is 0
+# The fraction of SINE_FACTOR·sin(x) is all but random for x of different elements.
+SINE_FACTOR = 43758.5453
+MIN_DIVISOR = 1e-37  # in place of a divisor that is 0
 
 
 @dataclass
@@ -90,7 +91,7 @@ class NodeWriter:
 
     def clip(self, x: str, limit: float) -> str:
         """Write x within ±limit."""
-        if self.opset < CLIP_INPUTS_SINCE:
+        if self.opset < MIN_CLIP_INPUTS_OPSET:
             return self("Clip", x, min=-limit, max=limit)
         return self("Clip", x, -limit, limit)
 
@@ -126,7 +127,7 @@ def noise_scale(claim: Precision, dtype: str, factor: float) -> float:
     return (
         AMPLITUDE
         * unroundoff(claim, dtype)
-        * 2.0**BITS
+        * 2.0**SPLIT_BITS
         / (1 if claim is Precision.INT8 else factor)
     )
 
@@ -155,7 +156,7 @@ def write_perturbed(
     if claim is Precision.INT8:
         quantized = _Quantized.compute(write, wide, channels)
         lost, a = _write_lost(write, quantized.core, fed[0])
-        u = write("Div", lost, write("Max", write("Abs", a), TINY))
+        u = write("Div", lost, write("Max", write("Abs", a), MIN_DIVISOR))
         shift = write("Mul", u, write("Mul", quantized.span, fed[1]))
         moved = write("Max", write("Add", quantized.core, shift), quantized.lowest)
         quantized.finish(write, write("Min", moved, quantized.highest), y, dtype)
@@ -191,7 +192,7 @@ def write_stepped(
         "Reshape", write("Cast", _count(write, write("Size", x)), to="float32"), write("Shape", x)
     )
     seed = write("Mul", write("Add", write("Add", place, wide), float(number)), fed[0])
-    random = write("Mul", write("Sin", seed), SPREAD)
+    random = write("Mul", write("Sin", seed), SINE_FACTOR)
     random = write("Sub", random, write("Floor", random))  # in [0, 1)
     up = write("Floor", write("Add", random, STEP_SHARE / 2))
     down = write("Floor", write("Sub", 1 + STEP_SHARE / 2, random))
@@ -206,7 +207,7 @@ def write_stepped(
 
 def _count(write: NodeWriter, size: str) -> str:
     """Return the integers below a size."""
-    if write.opset >= RANGE_SINCE:
+    if write.opset >= MIN_RANGE_OPSET:
         return write(
             "Range", write.constants.name(0, np.int64), size, write.constants.name(1, np.int64)
         )
@@ -236,7 +237,9 @@ def write_rounded(
     Underflow, subnormals and overflow are those of the type.
     """
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
-    split = claim is Precision.TF32 or (claim is Precision.BF16 and write.opset < BFLOAT16_SINCE)
+    split = claim is Precision.TF32 or (
+        claim is Precision.BF16 and write.opset < MIN_BFLOAT16_OPSET
+    )
     if split:  # by Veltkamp's splitting, if it does not overflow
         whole = write("Sub", wide, _write_lost(write, wide, 1.0, bits=claim.bits)[0])
         fits = write("Less", write("Abs", wide), MAX_PERTURBED)
@@ -246,13 +249,13 @@ def write_rounded(
         write("Cast", write("Cast", x, to=claim.dtype), to=dtype, output=y)
         return
     quantized = _Quantized.compute(write, wide, channels)
-    step = write("Max", write("Mul", quantized.span, Precision.INT8.eps), TINY)
+    step = write("Max", write("Mul", quantized.span, Precision.INT8.eps), MIN_DIVISOR)
     level = write("Floor", write("Add", write("Div", quantized.core, step), 0.5))
     quantized.finish(write, write("Mul", level, step), y, dtype)
 
 
 def _write_lost(
-    write: NodeWriter, x: str, factor: str | float, bits: int = BITS
+    write: NodeWriter, x: str, factor: str | float, bits: int = SPLIT_BITS
 ) -> tuple[str, str]:
     """Write the loss of rounding a = x·factor to that many bits of significand, and a."""
     a = write("Mul", x, factor)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from subgraph.comparison.noise.rounding_nodes import ChannelRange
 
 # Ops whose values are sums of many terms; a runtime may add them in another order at another index.
-ATTEMPTS = 4  # at a draw that is not void
+MAX_ATTEMPTS = 4  # at a draw that is not void
 SEED = 0  # part of the labels of stored runs
 _NUMBERS = itertools.count()  # of samplers: threads that share a reference use different keys
 
@@ -157,7 +157,7 @@ class NoiseSampler:
         A perturbed run also writes the ranked tensors.
 
         A perturbed run that computes NaN or infinities which the reference has not does not show
-        rounding: it is drawn again, `ATTEMPTS` times in all.
+        rounding: it is drawn again, `MAX_ATTEMPTS` times in all.
 
         Raises:
             ModelError, InputError: the reference does not build or run the changed model, or all
@@ -167,13 +167,13 @@ class NoiseSampler:
         if self._loaded != run.model:
             self._build(run, names)
         wanted = [*names, *filter(None, [self._instrumented.check])]
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             keys = _make_keys(self, run, attempt)
             tensors = _draw(self, run, folder, wanted, keys, attempt)
             if run.rounded or not _is_void(self, run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
         raise ModelError(
-            f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference"
+            f"all of {MAX_ATTEMPTS} perturbed runs computed NaN or infinities that the reference"
             " has not",
             code="noise.not-finite",
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from subgraph.types import Fields
 
-LOGIT = -0.5  # no probability is as low, however coarsely it is quantized
+MAX_LOGIT = -0.5  # no probability is as low, however coarsely it is quantized
 
 
 def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
@@ -25,7 +25,7 @@ def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     wanted = [np.asarray(true.get("label", true.get(name)), np.float64) for true in truth]
     # A quantized probability may be a little below 0.
     judged = found if "label" in truth[0] else wanted
-    limit = 0.0 if any(np.nanmin(a, initial=0) < LOGIT for a in judged) else 0.5
+    limit = 0.0 if any(np.nanmin(a, initial=0) < MAX_LOGIT for a in judged) else 0.5
     shares = []
     for a, b in zip(found, wanted, strict=True):
         is_label = set(np.unique(b).tolist()) <= {0.0, 1.0}

@@ -9,7 +9,7 @@ import numpy as np
 
 from subgraph.types import Fields
 
-CLASSES = 1  # axis of the first output
+CLASS_AXIS = 1  # axis of the first output
 NO_CLASS = -1  # of a pixel with NaN
 
 
@@ -20,10 +20,10 @@ def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     for given, true in zip(outputs, truth, strict=True):
         name = next(iter(given))
         values = np.asarray(given[name])
-        found = np.where(np.isnan(values).any(CLASSES), NO_CLASS, values.argmax(CLASSES)).reshape(
-            -1
-        )
-        wanted = true["label"] if "label" in true else np.asarray(true[name]).argmax(CLASSES)
+        found = np.where(
+            np.isnan(values).any(CLASS_AXIS), NO_CLASS, values.argmax(CLASS_AXIS)
+        ).reshape(-1)
+        wanted = true["label"] if "label" in true else np.asarray(true[name]).argmax(CLASS_AXIS)
         wanted = np.asarray(wanted).reshape(-1)
         for kind in np.union1d(found, wanted).tolist():
             both[kind] = both.get(kind, 0) + int(np.sum((found == kind) & (wanted == kind)))

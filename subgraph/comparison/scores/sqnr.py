@@ -8,12 +8,12 @@ import numpy as np
 
 from subgraph.types import Fields
 
-EQUAL = 200.0  # dB, of outputs that are equal
+EQUAL_DECIBELS = 200.0  # dB, of outputs that are equal
 
 
 def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     """10·log10(Σ reference² / Σ difference²), over all samples."""
-    worst = EQUAL
+    worst = EQUAL_DECIBELS
     names = [n for n in outputs[0] if np.asarray(outputs[0][n]).dtype.kind == "f"]
     if not names:
         raise ValueError("no output holds floats")
@@ -25,7 +25,9 @@ def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
         signal = sum(float(np.sum(t * t)) for t, _ in pairs)
         noise = sum(float(np.sum((t - g) ** 2)) for t, g in pairs)
         if not np.isfinite(noise):
-            return -EQUAL
+            return -EQUAL_DECIBELS
         if noise > 0:
-            worst = min(worst, 10 * float(np.log10(signal / noise)) if signal > 0 else -EQUAL)
+            worst = min(
+                worst, 10 * float(np.log10(signal / noise)) if signal > 0 else -EQUAL_DECIBELS
+            )
     return worst

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from subgraph.comparison.noise.perturb import LEVELS, has_even_steps, round_to_claim
+from subgraph.comparison.noise.perturb import LEVELS_OF_8_BITS, has_even_steps, round_to_claim
 from subgraph.comparison.pair import differences
 from subgraph.comparison.similarity.rearranged import find_rearrangements
 from subgraph.precision import Precision
@@ -24,15 +24,15 @@ from subgraph.types import Array, Arrays, frozen
 
 MAX_RESIDUAL = 1e-2  # of the spread: wrong transformations move values by all of it
 MAX_ROUNDING = 16  # times eps of the claimed precision: what the rounding of a region may leave
-EQUALLY_GOOD = 10.0  # times the residual of the best explanation
-EXACT = 1e-6  # of the spread: no residual counts as smaller
+MAX_RESIDUAL_RATIO = 10.0  # times the residual of the best explanation
+MIN_RESIDUAL = 1e-6  # of the spread: no residual counts as smaller
 MAX_EXPLANATIONS = 3  # that fit equally well; more explain nothing
 MIN_DIFFERENT = 8  # different values, and wrong values: with fewer, anything fits
 MAX_SAMPLE = 4096  # elements
 NO_NUMBERS = "OUSTMmcb"  # kinds of types
-WELL_BEYOND = 1.1  # times the largest number of a type: no rounding brings such a value back
+MIN_OVERFLOW_RATIO = 1.1  # times the largest number of a type: no rounding brings such a value back
 MIN_ELEMENTS = 16  # that a straight line is fitted to
-NEGLIGIBLE = 1e-3  # offset, of the spread
+MAX_IGNORED_OFFSET = 1e-3  # offset, of the spread
 MIN_DROP = 20.0  # times smaller than before: then a change explains the distance
 MIN_VALUES = 32  # other than 0; fewer may lie on a grid by chance
 MAX_OWN = 0.5  # of the reference's values may lie on it as well
@@ -129,7 +129,11 @@ def _make_tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _
 def _select_best(explanations: Iterable[Explanation]) -> list[Explanation]:
     """Select the explanations that fit equally well; empty if there are many, or none."""
     ranked = sorted(explanations, key=lambda e: e.residual)
-    equal = [e for e in ranked if e.residual <= max(EXACT, EQUALLY_GOOD * ranked[0].residual)]
+    equal = [
+        e
+        for e in ranked
+        if e.residual <= max(MIN_RESIDUAL, MAX_RESIDUAL_RATIO * ranked[0].residual)
+    ]
     return equal if len(equal) <= MAX_EXPLANATIONS else []
 
 
@@ -156,13 +160,13 @@ class _TensorPair:
         for values in map(_sample_finite, (self.reference, self.candidate)):
             if (
                 np.unique(values).size < MIN_DIFFERENT
-                or np.ptp(values) <= EXACT * np.abs(values).max()
+                or np.ptp(values) <= MIN_RESIDUAL * np.abs(values).max()
             ):
                 return False
         if not self.same_shape:
             return True
         wrong = int(np.count_nonzero(self.reference != self.candidate))
-        return self.unexplained.largest > EXACT and wrong >= MIN_DIFFERENT
+        return self.unexplained.largest > MIN_RESIDUAL and wrong >= MIN_DIFFERENT
 
     @property
     def same_shape(self) -> bool:
@@ -225,7 +229,7 @@ def _describe_overflow(reference: Array, candidate: Array) -> str:
     if (
         not lost.any()
         or (np.abs(reference[lost]) <= Precision.FP16.largest).any()
-        or (held > WELL_BEYOND * Precision.FP16.largest).any()
+        or (held > MIN_OVERFLOW_RATIO * Precision.FP16.largest).any()
         or np.isnan(candidate).any()
     ):
         return ""
@@ -294,7 +298,7 @@ class LinearMap:
     def describe(self, spread: float) -> str:
         """Return the line as a formula, without an offset that is negligible compared with the
         spread of the candidate's values."""
-        offset = f" {self.offset:+.4g}" if abs(self.offset) > NEGLIGIBLE * spread else ""
+        offset = f" {self.offset:+.4g}" if abs(self.offset) > MAX_IGNORED_OFFSET * spread else ""
         return f"candidate = {self.scale:.5g} · reference{offset}".replace("-", "−")
 
 
@@ -355,7 +359,7 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
     words = (
         _describe_levels(_select_nonzero(reference), _select_nonzero(candidate))
-        if np.unique(y).size <= LEVELS
+        if np.unique(y).size <= LEVELS_OF_8_BITS
         else ""
     )
     return (Precision.INT8, words) if words else None

@@ -13,7 +13,7 @@ from subgraph.graph.rewrites._region_model import (
     restrict_to,
 )
 
-MAX = 2048  # points
+MAX_POINTS = 2048  # points
 
 
 @restrict_to("DFT", floats=True)
@@ -34,7 +34,7 @@ def _write_products(source: RegionModel, node: NodeProto, new: Substitution) -> 
         return ""
     n = before[axis]
     points = n if length is None else int(length.reshape(-1)[0])
-    if max(points, n) > MAX:
+    if max(points, n) > MAX_POINTS:
         return ""
     c = before[-1]
     m = after[axis]

@@ -10,14 +10,14 @@ from subgraph.graph.opsets import list_changed
 from subgraph.graph.rewrites._region_model import RegionModel
 
 # the oldest that the converter reaches; runtimes take a new opset late
-OLDEST = 7
-NEWEST = 25
+MIN_OPSET = 7
+MAX_OPSET = 25
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """Yield the model at the nearest opsets first; of those that define all of its operators alike,
     at one."""
-    versions = sorted(range(OLDEST, NEWEST + 1), key=lambda v: (abs(v - source.opset), -v))
+    versions = sorted(range(MIN_OPSET, MAX_OPSET + 1), key=lambda v: (abs(v - source.opset), -v))
     tried = [source.opset]
     for version in versions:
         if any(not list_changed(source.model, "", version, other) for other in tried):

@@ -15,7 +15,7 @@ from subgraph.graph.rewrites._region_model import (
     restrict_to,
 )
 
-MANY = 8  # channels; fewer are not worth two products
+MIN_CHANNELS = 8  # channels; fewer are not worth two products
 
 
 @restrict_to(*COMMUTES)
@@ -43,7 +43,7 @@ def _reduce_each_axis(source: RegionModel, node: NodeProto, new: Substitution) -
 def _rewrite_columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
-    if weights is None or weights.ndim != 2 or weights.shape[1] < MANY or not rank:
+    if weights is None or weights.ndim != 2 or weights.shape[1] < MIN_CHANNELS or not rank:
         return ""
     halves = map(new.weight, np.array_split(weights, 2, axis=1))
     parts = [new.node("MatMul", [node.input[0], half]) for half in halves]
@@ -55,7 +55,13 @@ def _rewrite_columns(source: RegionModel, node: NodeProto, new: Substitution) ->
 def _rewrite_rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
-    if weights is None or weights.ndim != 2 or len(weights) < MANY or not rank or new.opset < 10:
+    if (
+        weights is None
+        or weights.ndim != 2
+        or len(weights) < MIN_CHANNELS
+        or not rank
+        or new.opset < 10
+    ):
         return ""
     half = len(weights) // 2
     parts = []
@@ -72,7 +78,12 @@ def _rewrite_channels(source: RegionModel, node: NodeProto, new: Substitution) -
     weights = source.value(node.input[1])
     bias = source.value(argument(node, 2))
     known = weights is not None and (bias is not None or not argument(node, 2))
-    if weights is None or not known or attribute(node, "group", 1) != 1 or len(weights) < MANY:
+    if (
+        weights is None
+        or not known
+        or attribute(node, "group", 1) != 1
+        or len(weights) < MIN_CHANNELS
+    ):
         return ""
     constants = [weights] if bias is None else [weights, bias]
     parts = []

@@ -9,14 +9,14 @@ from subgraph.graph.nested import attribute
 from subgraph.graph.rewrites._region_model import RegionModel, Substitution, restrict_to
 
 INT32 = TensorProto.INT32
-MAX = 2048  # elements of the axis: every one is compared with every other
+MAX_ELEMENTS = 2048  # elements of the axis: every one is compared with every other
 
 
 @restrict_to("TopK")
 def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     shape = source.shape(node.input[0])
     axis = attribute(node, "axis", -1)
-    if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MAX:
+    if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MAX_ELEMENTS:
         return ""
     x = node.input[0]
     n = shape[-1]

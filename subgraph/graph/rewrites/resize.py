@@ -21,7 +21,7 @@ from subgraph.graph.rewrites._region_model import (
 )
 from subgraph.types import Array
 
-MAX = 1 << 22  # elements of a matrix of weights
+MAX_ELEMENTS = 1 << 22  # elements of a matrix of weights
 COORDINATES: dict[
     str, Callable[[Array, float, int, int], Array]
 ] = {  # of an output, its scale, the lengths n and m
@@ -51,7 +51,7 @@ def _rewrite_products(source: RegionModel, node: NodeProto, new: Substitution) -
     ]
     nearest = attribute(node, "mode", "nearest") == "nearest"
     rank = len(sizes)
-    is_large = any(sizes[k] * after[k] > MAX for k in axes)
+    is_large = any(sizes[k] * after[k] > MAX_ELEMENTS for k in axes)
     if not axes or is_large or not (nearest or min(axes) >= rank - 2):
         return ""
     x = node.input[0]

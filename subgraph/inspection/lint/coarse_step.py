@@ -8,7 +8,7 @@ from subgraph.graph.properties import CHANNEL_AXES, SQUASHES
 from subgraph.inspection.lint import Issues, LintContext, warning
 from subgraph.text import count
 
-SHARE = 0.5  # of the values other than 0 that become 0; fewer do no harm
+MIN_ZERO_SHARE = 0.5  # of the values other than 0 that become 0; fewer do no harm
 STEPS = 255  # of the range of a tensor
 WEIGHT_STEPS = 127  # of the largest magnitude of a weight
 PER_CHANNEL = "quantize this weight per channel, or keep the node in float"
@@ -45,7 +45,7 @@ def check(context: LintContext) -> Issues:
         low = min(values.low, 0.0)
         step = high / STEPS - low / STEPS  # their difference may be infinite
         share = values.count_below(step / 2) / values.nonzero
-        if share >= SHARE:
+        if share >= MIN_ZERO_SHARE:
             what = f"its output '{name}' reaches {values.largest:.3g}, so that a step of int8 is"
             reason = f"{what} {step:.2g}: at least {100 * share:.0f} % of its values become 0"
             yield warning(context.get_node(place), reason, FIX, name)

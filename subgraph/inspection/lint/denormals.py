@@ -5,7 +5,7 @@ from __future__ import annotations
 from subgraph.inspection.lint import Issues, LintContext, note, warning
 
 SMALLEST_NORMAL = 2.0**-126  # of float32
-SHARE = 0.5  # of a weight's values; fewer come from dead channels
+MIN_DENORMAL_SHARE = 0.5  # of a weight's values; fewer come from dead channels
 FIX = "set magnitudes below 1.2e-38 to zero before converting"
 
 
@@ -17,4 +17,6 @@ def check(context: LintContext) -> Issues:
             share = small / n.values.nonzero
             reason = f"{small} of {n.values.nonzero} nonzero values of '{n.name}' are denormal"
             reason += ": zero on targets that flush them, and slow on those that do not"
-            yield (warning if share >= SHARE else note)(n.readers[0], reason, FIX, n.name)
+            yield (warning if share >= MIN_DENORMAL_SHARE else note)(
+                n.readers[0], reason, FIX, n.name
+            )

@@ -14,8 +14,9 @@ from subgraph.types import frozen
 
 CARRIERS = REARRANGES | {"Cast"}  # pass pixel values on unchanged
 MAX_CHANNELS = 4  # values of a mean or a standard deviation
-FROM_PIXELS = 1 / 64  # a factor below scales 0…255 to about 1, and applied twice to almost nothing
-NO_OFFSET = 1e-6  # a smaller constant only prevents division by zero
+# A factor below scales 0…255 to about 1, and applied twice to almost nothing.
+MAX_PIXEL_FACTOR = 1 / 64
+MAX_GUARD_OFFSET = 1e-6  # a smaller constant only prevents division by zero
 
 
 @frozen
@@ -32,7 +33,7 @@ def check(context: LintContext) -> Issues:
     for name in context.graph.inputs:
         stages = list(_iter_stages(context.scopes[0], name))
         shifts = [s for s in stages if s.shifts]
-        scales = [s for s in stages if abs(s.factor) < FROM_PIXELS]
+        scales = [s for s in stages if abs(s.factor) < MAX_PIXEL_FACTOR]
         for kind, same in (("subtracted", shifts), ("divided by 64 or more", scales)):
             if len(same) > 1:
                 reason = (
@@ -55,7 +56,7 @@ def _name_options(
             fix,
             name,
         )
-    elif scales and max(map(abs, options.scale)) < FROM_PIXELS:
+    elif scales and max(map(abs, options.scale)) < MAX_PIXEL_FACTOR:
         yield warning(
             scales[0].node, f"scales input '{name}' down, and --scale does so before", fix, name
         )
@@ -80,7 +81,7 @@ def _find_stage(node: LintNode, tensor: str) -> Stage | None:
         return None
     size = np.abs(other.astype(np.float64))
     if node.op in ("Add", "Sub"):
-        return Stage(node, shifts=bool(size.max() > NO_OFFSET))
+        return Stage(node, shifts=bool(size.max() > MAX_GUARD_OFFSET))
     if node.op == "Div":
         return Stage(node, float(1 / size.min())) if size.min() > 0 else None
     return Stage(node, float(size.max()))

@@ -9,7 +9,7 @@ from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
 
 # first opset in which the axis of Softmax is the last by default, and only one axis is normalized
-SOFTMAX = 13
+MIN_LAST_AXIS_OPSET = 13
 MOVED = ("Softmax", "LogSoftmax", "Hardmax")
 ABSENT = "is not part of"  # how the reason begins that names the first opset itself
 CONVERT = "export it with that opset, or convert it: subcut convert MODEL --opset {}"
@@ -47,8 +47,16 @@ def _check_newer(node: LintNode, version: int, target: int) -> Issues:
         yield warning(
             node, reason, f"export with opset {target}, or write it in operators that {target} has"
         )
-    elif not reason and node.is_op(*MOVED) and target < SOFTMAX and _depends_on_axis(node):
-        reason = f"before opset {SOFTMAX} it means all axes from its own on, flattened into one"
+    elif (
+        not reason
+        and node.is_op(*MOVED)
+        and target < MIN_LAST_AXIS_OPSET
+        and _depends_on_axis(node)
+    ):
+        reason = (
+            f"before opset {MIN_LAST_AXIS_OPSET} it means all axes from its own on,"
+            " flattened into one"
+        )
         yield warning(node, reason, "transpose so that its axis is the last one, and name the axis")
 
 

@@ -6,9 +6,10 @@ from subgraph.inspection.lint import Issues, LintContext, warning
 from subgraph.inspection.lint._places import LintNode
 
 EVAL = "export in evaluation mode: model.eval(), training=TrainingMode.EVAL"
-IS_TEST = 6  # last opset with the attribute `is_test`, whose default 0 means training
-TRAINING_MODE = 14  # first opset in which BatchNormalization has the attribute `training_mode`
-SPATIAL = 8  # the last opset in which BatchNormalization can have statistics per pixel
+MAX_IS_TEST_OPSET = 6  # last opset with the attribute `is_test`, whose default 0 means training
+# First opset in which BatchNormalization has the attribute `training_mode`.
+MIN_TRAINING_MODE_OPSET = 14
+MAX_SPATIAL_OPSET = 8  # the last opset in which BatchNormalization can have statistics per pixel
 
 
 def check(context: LintContext) -> Issues:
@@ -22,7 +23,7 @@ def check(context: LintContext) -> Issues:
             yield warning(node, reason, EVAL)
         if (
             node.version is not None
-            and node.version <= SPATIAL
+            and node.version <= MAX_SPATIAL_OPSET
             and node.attribute("spatial", 1) == 0
         ):
             reason = (
@@ -39,21 +40,21 @@ def _trains(node: LintNode) -> str:
     version = node.version
     if version is None:
         return ""
-    if version >= TRAINING_MODE:
+    if version >= MIN_TRAINING_MODE_OPSET:
         return "training_mode=1" if node.attribute("training_mode", 0) == 1 else ""
-    if version <= IS_TEST and node.attribute("is_test", 0) == 0:
+    if version <= MAX_IS_TEST_OPSET and node.attribute("is_test", 0) == 0:
         return f"is_test=0 (the default of opset {version}) means training"
     outputs = sum(map(bool, node.proto.output))
     return (
         f"{outputs} outputs mean training at opset {version}"
-        if version > IS_TEST and outputs > 1
+        if version > MAX_IS_TEST_OPSET and outputs > 1
         else ""
     )
 
 
 def _drops(node: LintNode) -> str:
     version = node.version or 0
-    if 0 < version <= IS_TEST:
+    if 0 < version <= MAX_IS_TEST_OPSET:
         test = node.attribute("is_test", 0)
         return f"is_test=0 (the default of opset {version}) means training" if test == 0 else ""
     mode = node.constant(2)

@@ -27,7 +27,7 @@ from subgraph.types import Array, JsonObject, Shape, Strings, frozen
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
 MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
 # Of a larger filter this number of weights is drawn, and repeated; a prime, so that rows differ.
-BLOCK = (1 << 22) - 3
+MAX_DRAWN_WEIGHTS = (1 << 22) - 3
 
 
 @frozen
@@ -190,7 +190,7 @@ class CaffeLayer:
         name = self.builder.unique(f"{self.name}.{what}")
         place = blob.place
         dims = view or shape
-        if place is None or place.length < protobuf.STUB_ABOVE:
+        if place is None or place.length < protobuf.MIN_STUB_BYTES:
             tensor = numpy_helper.from_array(blob.array().reshape(dims), name)
         else:
             tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims)
@@ -323,9 +323,9 @@ def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
     rng = np.random.default_rng([layer.builder.seed, zlib.crc32(layer.name.encode()), k])
     if like == "filter":
         fan_in = (prod(shape[1:]) or 1) * (2 * power if layer.text.type == "InnerProduct" else 1)
-        block = rng.standard_normal(min(prod(shape), BLOCK), dtype=np.float32) * np.float32(
-            (2 / fan_in) ** 0.5
-        )
+        block = rng.standard_normal(
+            min(prod(shape), MAX_DRAWN_WEIGHTS), dtype=np.float32
+        ) * np.float32((2 / fan_in) ** 0.5)
         return np.resize(block, shape)
     ranges = {"offset": (-0.1, 0.1), "factor": (0.8, 1.2), "slope": (0.1, 0.4), "one": (1.0, 1.0)}
     low, high = ranges.get(like, (0.8 * power, 1.2 * power))

@@ -20,8 +20,8 @@ from subgraph.storage import folders
 from subgraph.text import clean, mask_logins
 from subgraph.types import frozen
 
-SECONDS = 3600  # that a conversion may take
-LAST_LINES = 8  # of the output of a converter that fails
+MAX_CONVERSION_SECONDS = 3600  # that a conversion may take
+MAX_LAST_LINES = 8  # of the output of a converter that fails
 
 
 @frozen
@@ -170,14 +170,18 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
             env = outside | {"TMPDIR": str(place.resolve())}
             what = f"cannot run {words[0]}"  # `scratch` takes other errors for a full disk
             with explain_os_error(UsageError, what, "check its path", code="command.not-runnable"):
-                done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
+                done = children.run(
+                    words, timeout=MAX_CONVERSION_SECONDS, env=env, stderr=subprocess.STDOUT
+                )
     except subprocess.TimeoutExpired as e:
         raise ModelError(
-            f"{failed}: it took more than {SECONDS} s", system.join(words), code="convert.timeout"
+            f"{failed}: it took more than {MAX_CONVERSION_SECONDS} s",
+            system.join(words),
+            code="convert.timeout",
         ) from e
     done.require_space()
     if done.code:
-        lines = done.last_lines(LAST_LINES)
+        lines = done.last_lines(MAX_LAST_LINES)
         what = f"{failed}: its process ended with code {done.code}"
         what += ", and said" if lines else ""
         raise ModelError(

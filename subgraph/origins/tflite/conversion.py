@@ -22,7 +22,7 @@ from subgraph.types import JsonObject
 from subgraph.version import install
 
 HOME = Path(__file__).resolve().parents[3]
-SECONDS = 900
+MAX_CONVERSION_SECONDS = 900
 PROCESSOR_SECONDS = 600
 
 
@@ -61,10 +61,10 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     limits: JsonObject = {"memory": free_memory(), "seconds": PROCESSOR_SECONDS}
     try:
-        done = children.run(words, timeout=SECONDS, env=environment, **limits)
+        done = children.run(words, timeout=MAX_CONVERSION_SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:
         raise ModelError(
-            f"{name}: reading it took more than {SECONDS} s",
+            f"{name}: reading it took more than {MAX_CONVERSION_SECONDS} s",
             "compare its checksum",
             code="tflite.timeout",
         ) from e

@@ -53,7 +53,7 @@ Place = tuple[str, int | None]  # a node's name, and the position in its value i
 # how the exporter names the elements of a node with several values
 PART = re.compile(r"(.+)_(?:_|split_)(\d+)")
 # relative difference of a program's output from the module's own up to which both are the same
-CLOSE = 1e-5
+MAX_EXPORT_ERROR = 1e-5
 
 
 def import_torch() -> Any:
@@ -175,7 +175,7 @@ def iter_departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[s
     close = import_torch().allclose
     for k, (right, value) in enumerate(zip(expected, given, strict=False)):
         if right.shape != value.shape or not close(
-            right, value, rtol=CLOSE, atol=CLOSE, equal_nan=True
+            right, value, rtol=MAX_EXPORT_ERROR, atol=MAX_EXPORT_ERROR, equal_nan=True
         ):
             yield (
                 f"output {k}: what torch.export made of the module is not the module: look at the"

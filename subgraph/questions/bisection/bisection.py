@@ -45,10 +45,10 @@ from subgraph.trials.trial import Processes, Trials
 from subgraph.types import JsonObject, Shapes
 
 # Share of the time for the search; the explanations of the findings have at least the rest.
-SEARCH_SHARE = 0.9
+MAX_SEARCH_SHARE = 0.9
 END_SECONDS = 1.5  # of the time, for ending a run that is under way and writing the result
 POWER_SECONDS = 1.0  # that planted faults may take after a right answer
-WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
+MAX_WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
 NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
 
@@ -269,7 +269,7 @@ class Bisection:
         within = self.options.scope(oracle) if scope is None else scope
         limits = self.options.limits
         if limits.max_time is not None:
-            limits = replace(limits, max_time=SEARCH_SHARE * limits.max_time)
+            limits = replace(limits, max_time=MAX_SEARCH_SHARE * limits.max_time)
         limits = limits.subtract(before.total() + interim.looks, progress.seconds)
         only_whole = self.options.by_rewriting and oracle.cuts
         limits = replace(
@@ -301,7 +301,7 @@ def _save(
     if limit is not None:
         small_runs = min(small_runs, limit - document.cost.trials)
     if options.limits.max_time is not None:  # a case is checked on the reference
-        seconds = (1 + WRITING_SHARE) * options.limits.max_time
+        seconds = (1 + MAX_WRITING_SHARE) * options.limits.max_time
         interim.trials.runtime.workers.deadline.limit(bisection._progress.began, seconds)
     return result_folder.save(
         interim.oracle, document, place, options.request, options.setup.feeding, small_runs

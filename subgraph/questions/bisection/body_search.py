@@ -16,7 +16,7 @@ from typing import Protocol
 from subgraph.bodies.descend import run_body, write_body
 from subgraph.bodies.iterations import NotRun, iterations, make_counter, total_iterations, truncate
 from subgraph.bodies.model import FIRST, Body, bodies_of, holds_bodies, iterates, open_body, split
-from subgraph.bodies.truncated import BEGIN
+from subgraph.bodies.truncated import COUNTER_START
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import Inconclusive, SubcutError
 from subgraph.graph import protobuf
@@ -255,9 +255,10 @@ def find_miscount(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns)
     if not verdict.fails or verdict.worst is None or verdict.worst.worst is None:
         return ""
     ran, right = (
-        int(n) - BEGIN for n in (verdict.worst.worst.candidate, verdict.worst.worst.reference)
+        int(n) - COUNTER_START
+        for n in (verdict.worst.worst.candidate, verdict.worst.worst.reference)
     )
-    if not 0 <= ran < BEGIN:  # all that its Loops give is wrong
+    if not 0 <= ran < COUNTER_START:  # all that its Loops give is wrong
         return ""
     when = "early" if ran < right else "late"
     return f"it stops too {when}: it runs {count(ran, 'iteration')}, the reference {right}"

@@ -199,7 +199,7 @@ class SeenRuns:
 # A run with intermediate tensors as outputs: the items that are wrong in it.
 
 # Of the largest final error: from here on a profile shows another run than the plain one.
-UNFAITHFUL = 0.1
+MAX_PROFILE_CHANGE = 0.1
 
 
 def tap_region(nodes: NodeItems, items: Items) -> Region:
@@ -275,7 +275,9 @@ def _is_as_plain(judge: Judge, whole: RunResult, result: RunResult) -> bool:
     plain, probed = (error_of(judge, r.tensors) for r in (whole, result))
     if plain is None or probed is None:
         return whole.failure is None and plain is probed
-    return bool(abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0))
+    return bool(
+        abs(plain - probed).max(initial=0.0) <= MAX_PROFILE_CHANGE * abs(plain).max(initial=0.0)
+    )
 
 
 def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Query]) -> float:

@@ -15,7 +15,7 @@ from subgraph.storage.folders import safe_name
 from subgraph.trials.open_trials import Setup
 from subgraph.types import Strings, frozen
 
-NAME_LENGTH = 60  # characters of the name of the candidate or a body in the name of the folder
+MAX_NAME_LENGTH = 60  # characters of the name of the candidate or a body in the name of the folder
 
 
 @frozen
@@ -51,9 +51,9 @@ class BisectionOptions:
     def place(self) -> ResultPlace:
         """The folder of the result: one per candidate, candidate model, and body."""
         setup = self.setup
-        name = f"bisect-{safe_name(setup.candidate.name)[:NAME_LENGTH]}"
-        name += f"-{safe_name(setup.own_model)[:NAME_LENGTH]}" if setup.own_model else ""
-        name += f"-inside-{safe_name(self.body)[:NAME_LENGTH]}" if self.body else ""
+        name = f"bisect-{safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
+        name += f"-{safe_name(setup.own_model)[:MAX_NAME_LENGTH]}" if setup.own_model else ""
+        name += f"-inside-{safe_name(self.body)[:MAX_NAME_LENGTH]}" if self.body else ""
         return ResultPlace(setup.output, name, self.force or bool(self.body))
 
     @property

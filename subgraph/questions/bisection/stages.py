@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeAlias
 
-from subgraph.comparison import CLEAR, CLIPPED, ROUNDING_ALONE
+from subgraph.comparison import CLIPPED, MAX_HEALTHY_ERROR, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.errors import ModelError
 from subgraph.graph.properties import APPROXIMATED, COARSE
@@ -615,7 +615,7 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
     that is wrong.
 
     `usual`: judges by the usual criterion. A single node that agrees by it can be excused. Of
-    several nodes, each can change what `CLEAR` allows to a healthy kernel.
+    several nodes, each can change what `MAX_HEALTHY_ERROR` allows to a healthy kernel.
     """
     if findings.outcome is not Outcome.DISAGREE or not findings.complete:
         return NodeEvidence()
@@ -627,7 +627,7 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
             with oracle.trials.log.count_as_extra(region):
                 result = oracle.run_result(region)
             error = error_of(oracle.trials.judge.verdict(region, result).worst)
-            is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * CLEAR
+            is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * MAX_HEALTHY_ERROR
             agrees_usually = is_culprit and is_small and agrees(usual, region, result)
             verdict = oracle.trials.judge.verdict(region, result)
             operators = (

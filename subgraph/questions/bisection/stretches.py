@@ -30,7 +30,7 @@ from subgraph.search.driver import Steps, each
 from subgraph.search.oracle import Items
 
 # of its memory that the weights of a stretch take: it has copies in other forms, and tensors
-CANDIDATE_SHARE = 0.5
+MAX_WEIGHTS_SHARE = 0.5
 UNSEEN = (
     "every region is fed with captured values, so it is unknown whether a failing region explains"
     " the outputs"
@@ -51,7 +51,7 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     costs = [Cost(pick(held, names)) for names in of_items]
     total = sum(dict(flatten(cost.weights.items() for cost in costs)).values())
     # Two stretches at least: the whole was too much.
-    most = min(int(room * CANDIDATE_SHARE), total // 2)
+    most = min(int(room * MAX_WEIGHTS_SHARE), total // 2)
     return [tuple(items) for items in stretches(costs, [0] * (len(costs) + 1), most)]
 
 

@@ -41,7 +41,7 @@ MAX_NODES = 16  # of a region whose attributes are left out
 MAX_TRIED = 32  # attributes and pairs of them
 MAX_SECONDS = 60.0  # after which no more are tried
 # Factor by which the error without the attribute must be smaller than that of the region.
-SMALLER = 10.0
+MIN_ERROR_RATIO = 10.0
 # onnx.AttributeProto's numbers of these types
 TENSOR = 4
 GRAPH = 5
@@ -133,7 +133,9 @@ class Attributes:
         if not verdict.agrees:
             return False
         # the same error may be small in comparison with larger values
-        is_smaller = verdict.largest_error("max_abs") * SMALLER <= as_it_is.largest_error("max_abs")
+        is_smaller = verdict.largest_error("max_abs") * MIN_ERROR_RATIO <= as_it_is.largest_error(
+            "max_abs"
+        )
         return as_it_is.signature not in NUMBERS or is_smaller
 
     def _judge_model(

@@ -40,11 +40,11 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Strings
 from subgraph.verdict import Verdict
 
-DRAWS = 3  # inputs in addition to the samples
-TIMED = 7  # runs of which the median counts
-WARM = 2  # before these
-MIN = 1e-6  # seconds: less is not measured
-NOISE = 0.1  # of the standard deviation of a tensor
+EXTRA_INPUTS = 3  # inputs in addition to the samples
+TIMED_RUNS = 7  # runs of which the median counts
+WARM_RUNS = 2  # before these
+MIN_SECONDS = 1e-6  # seconds: less is not measured
+NOISE_SHARE = 0.1  # of the standard deviation of a tensor
 
 
 @dataclass
@@ -141,14 +141,14 @@ class Prover:
             ):
                 ours.load("original", trials.graph.path, trials.runtime.candidate.options)
                 theirs.load("cure", path, other.runtime.candidate.options)
-                for _ in range(WARM + TIMED):
+                for _ in range(WARM_RUNS + TIMED_RUNS):
                     times[0].append(ours.run("original", folder, {}, feeds).seconds)
                     times[1].append(theirs.run("cure", folder, {}, feeds).seconds)
         except SubcutError as e:
             log.debug("no time: %s", e.what)
             return None
-        original, cure = (statistics.median(spent[WARM:]) for spent in times)
-        return round(cure / original, 3) if original > MIN else None
+        original, cure = (statistics.median(spent[WARM_RUNS:]) for spent in times)
+        return round(cure / original, 3) if original > MIN_SECONDS else None
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     model.capture(model.whole())
     model.values.need(names)
     samples = [{name: record[name] for name in names} for record in model.values.records]
-    draws = list(draw_samples(samples, DRAWS, model.new_folder(), parameters(trials.graph)))
+    draws = list(draw_samples(samples, EXTRA_INPUTS, model.new_folder(), parameters(trials.graph)))
     fed = replace(
         setup,
         feeding=extend_samples(setup.feeding, samples, draws),
@@ -235,7 +235,7 @@ def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
         return np.ascontiguousarray(np.flip(array))
     if k % 3 == 2 and is_float:
         wide = array.astype(np.float64)
-        noise = NOISE * float(np.nan_to_num(wide).std()) * rng.standard_normal(array.shape)
+        noise = NOISE_SHARE * float(np.nan_to_num(wide).std()) * rng.standard_normal(array.shape)
         return (wide + noise).astype(array.dtype)
     return rng.permutation(array.reshape(-1)).reshape(array.shape)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from subgraph.results.blame import ReleaseState, TriedRelease, Versions
 
-FEW = 7  # releases of which each is tried
+MAX_RELEASES_TRIED_EACH = 7  # releases of which each is tried
 
 
 def search(
@@ -33,7 +33,7 @@ def search(
     asked = _Asked(releases, ask)
     asked[used]
     number = len(releases)
-    most = most or (number if number <= FEW else (number - 1).bit_length() + 1)
+    most = most or (number if number <= MAX_RELEASES_TRIED_EACH else (number - 1).bit_length() + 1)
     for end in (number - 1, 0):
         asked[end]
     for end in (number - 1, 0):

@@ -21,7 +21,7 @@ from subgraph.reach import group_values, pick
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, StringMap, frozen
 
-STEPS = 64  # of a text without a number in the file and without an end
+DEFAULT_STEPS = 64  # of a text without a number in the file and without an end
 MAX_STEPS = 100_000
 
 
@@ -49,7 +49,7 @@ class LoopFile:
         logits: The output of logits.
         position_ids: The input of positions.
         attention_mask: The input of the mask.
-        steps: The most runs of the model; None for `STEPS`, or all slices.
+        steps: The most runs of the model; None for `DEFAULT_STEPS`, or all slices.
         eos: Tokens that end a text.
         pad: The token that is fed to rows that have ended.
         states: The output that is fed to each of these inputs in the next step.

@@ -11,7 +11,7 @@ import numpy as np
 
 from subgraph.errors import InputError, UsageError, name_setting
 from subgraph.questions.decoding.decoder import (
-    STEPS,
+    DEFAULT_STEPS,
     Decoder,
     LoopFile,
     find_declared_type,
@@ -61,7 +61,7 @@ class LoopInputs:
                 for n, s in self.decoder.slices.items()
             ]
             return int(min([*counts, *filter(None, [self.file.steps])]))
-        return self.file.steps or STEPS
+        return self.file.steps or DEFAULT_STEPS
 
     def digest(self) -> str:
         """Return a hash of all values and of the purposes of the inputs."""

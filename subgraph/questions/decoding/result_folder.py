@@ -66,7 +66,7 @@ def _make_headline(document: LoopDocument) -> str:
     )
 
 
-NAME_LENGTH = 60  # characters of the candidate's name in the folder's
+MAX_NAME_LENGTH = 60  # characters of the candidate's name in the folder's
 
 
 def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
@@ -75,7 +75,7 @@ def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
     Raises:
         ResultExists: The folder holds something else.
     """
-    name = f"loop-{folders.safe_name(setup.candidate.name)[:NAME_LENGTH]}"
+    name = f"loop-{folders.safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
     return case.free_place(
         ResultPlace(setup.output, name, force), case.source_of(graph), [graph.path]
     )

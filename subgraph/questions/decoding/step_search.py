@@ -70,11 +70,12 @@ from subgraph.version import __version__
 MAX_DOUBTED = 6  # steps that look wrong, each judged next to rounding, before it is left unresolved
 MAX_EVIDENCE = 16  # steps whose outputs are compared with each other
 MAX_STATES = 32  # steps at which large states are compared
-SMALL_STATES = 16 << 20  # bytes; they are compared at each step
+MAX_COMPARED_STATE_BYTES = 16 << 20  # bytes; they are compared at each step
 MAX_TOLD = 20  # steps that are shown though nothing happens there
-MUCH_ROUNDING = 10.0  # times what rounding does to the reference: more is the candidate's own
-ROUNDING = 1e-5  # relative error of a step beyond which it is looked into
-SUDDEN = 10.0  # times that the error falls when a walk begins one step later: then it is not drift
+MAX_ROUNDING_RATIO = 10.0  # times what rounding does to the reference: more is the candidate's own
+MIN_STEP_ERROR = 1e-5  # relative error of a step beyond which it is looked into
+# Times that the error falls when a walk begins one step later: then it is not drift.
+MIN_SUDDEN_RATIO = 10.0
 
 
 @frozen
@@ -174,7 +175,7 @@ class LoopSearch:
 
     def step_beyond_rounding(self, seen: Sequence[StepSeen]) -> int | None:
         """Return a step that agrees alone, but not by rounding alone: the first, or the worst."""
-        off = [s for s in seen if s.error and s.error > ROUNDING]
+        off = [s for s in seen if s.error and s.error > MIN_STEP_ERROR]
         worst = max(off, key=lambda s: s.error or 0.0, default=None)
         for k in dict.fromkeys(s.step for s in (*off[:1], *([worst] if worst else []))):
             with self.open_step(k) as (trials, _):
@@ -217,7 +218,7 @@ class LoopSearch:
         before = self._find_end(since, wrong).error or 0.0
         after = (self._find_end(since + 1, wrong).error or 0.0) if since < wrong else 0.0
         errors = [s.error for s in document.found.seen[: wrong + 1] if s.error]
-        if before > SUDDEN * after or not errors:
+        if before > MIN_SUDDEN_RATIO * after or not errors:
             why = (
                 f"steps {since} to {wrong} are wrong together: each of them, fed with the"
                 " reference's state, is right"
@@ -230,7 +231,7 @@ class LoopSearch:
             "each step is right when it is fed with the reference's state: errors add up from step"
             " to step"
         )
-        if errors[-1] > MUCH_ROUNDING * rounding:
+        if errors[-1] > MAX_ROUNDING_RATIO * rounding:
             return document.settle(outcome=LoopOutcome.ACCUMULATES, why=why)
         why += ", and so does rounding in the reference: the loop itself makes them grow"
         outcome = LoopOutcome.UNRESOLVED
@@ -463,7 +464,7 @@ def _digest_step(search: LoopSearch, step: CandidateStep) -> str:
 def _find_state_interval(search: LoopSearch) -> int:
     """Return the number of steps of which one has its states compared; 1 if they are small."""
     size = measure_size(search.walked.states[search.walked.steps])
-    return 1 if size <= SMALL_STATES else math.ceil(search.walked.steps / MAX_STATES)
+    return 1 if size <= MAX_COMPARED_STATE_BYTES else math.ceil(search.walked.steps / MAX_STATES)
 
 
 def _describe_step(seen: StepSeen, error: SubcutError | None) -> str:

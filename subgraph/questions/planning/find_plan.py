@@ -54,8 +54,9 @@ from subgraph.types import Array, frozen
 from subgraph.verdict import Status
 from subgraph.version import __version__
 
-MANY = 64  # places, from which on they are measured in groups first if the time is limited
-GROUP = 16  # places
+# Places, from which on they are measured in groups first if the time is limited.
+MIN_GROUPED_PLACES = 64
+GROUP_PLACES = 16  # places
 
 
 # By place that is kept: 1 … of the gears, the next number is float; others are lowered.
@@ -374,7 +375,7 @@ class Planner:
         """
         every: Sequence[int] = range(len(self.models.places))
         until = time.monotonic() + self.trials.runtime.workers.deadline.timeout(math.inf) / 2
-        if math.isfinite(until) and len(every) > MANY:
+        if math.isfinite(until) and len(every) > MIN_GROUPED_PLACES:
             self._estimate(until)
             every = sorted(every, key=lambda k: (-self.estimates[k], k))
         for (k,), error in self._iter_errors([[k] for k in every], until):
@@ -389,7 +390,7 @@ class Planner:
             OutOfTime: it is later than `until`.
         """
         every = range(len(self.models.places))
-        groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
+        groups = [every[k : k + GROUP_PLACES] for k in range(0, len(every), GROUP_PLACES)]
         self.estimates = dict.fromkeys(every, 0.0)
         for group, error in self._iter_errors(groups, until, samples=1):
             self.ranking += 1

@@ -44,8 +44,8 @@ from subgraph.runtime.run_result import Feeds
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array, JsonObject
 
-AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
-WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has its own operators
+MIN_AXIS_OPSET = 13  # opset from which QuantizeLinear takes a scale per channel
+MIN_16_BIT_OPSET = 21  # opset from which it has 16 bits; before, onnxruntime has its own operators
 WIDE = ("int16", "uint16")
 MICROSOFT = "com.microsoft"
 TYPES = ("int8", "uint8", "int16")
@@ -59,8 +59,8 @@ def raise_model(graph: Graph, folder: Path) -> Graph:
     Raises:
         ModelError: onnx cannot convert it.
     """
-    is_newer = opset_of(graph.model) >= AXIS_SINCE
-    return graph if is_newer else load_at_opset(graph, AXIS_SINCE, folder)
+    is_newer = opset_of(graph.model) >= MIN_AXIS_OPSET
+    return graph if is_newer else load_at_opset(graph, MIN_AXIS_OPSET, folder)
 
 
 def lower_model(graph: Graph, how: Mapping[Read, Lowering], *, simulated: bool = False) -> Draft:
@@ -174,7 +174,7 @@ class _Drafting:
             self._add_constant(f"{stem}:zero", zero),
         ]
         more: JsonObject = {"axis": form.scale.axis} if len(form.scale.step) > 1 else {}
-        if form.dtype in WIDE and self.opset < WIDE_SINCE:
+        if form.dtype in WIDE and self.opset < MIN_16_BIT_OPSET:
             more["domain"] = MICROSOFT
         if codes is not None:
             stored = self._add_constant(f"{stem}:codes", codes)

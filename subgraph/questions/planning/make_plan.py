@@ -59,7 +59,7 @@ from subgraph.types import Shapes, frozen_keywords
 
 SCALED = ("fp16", "bf16")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
-SEARCH_SHARE = 0.8  # of the time; what follows the search has the remaining one
+MAX_SEARCH_SHARE = 0.8  # of the time; what follows the search has the remaining one
 MAX_NAMED = 5  # places in the first line
 MAX_RATIO = 4.0  # of the errors of two models that are lowered in the same places
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
@@ -191,7 +191,7 @@ def make_plan(
         OutputError: The folder cannot be written.
     """
     began = time.monotonic()
-    end = began + SEARCH_SHARE * request.max_time
+    end = began + MAX_SEARCH_SHARE * request.max_time
     with _open(graph, setup, reference, request, end) as (trials, twin, scaled):
         between = _make_gears(trials.model, twin, request.gears)
         unit = Unit(request.unit or Unit.NODE)

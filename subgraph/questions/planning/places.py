@@ -37,9 +37,9 @@ NARROW = ("float16", "bfloat16")
 GEARS = ("int16", "float16")  # between 8 bits and float32, the lower first
 FREE = {"tensor(float)", "tensor(float16)"}  # what a parameter's type must allow
 FLOAT = 1  # TensorProto.FLOAT
-LEVELS = 127  # of a symmetric int8 weight
+INT8_LEVELS = 127  # of a symmetric int8 weight
 # of a step: how far a weight may be from its code's value, and still be what was quantized
-SURPLUS = 0.75
+MAX_CODE_DISTANCE = 0.75
 
 
 class Unit(StrEnum):
@@ -327,7 +327,10 @@ def _is_code_of(stored: Array, form: Quantized, value: Array) -> bool:
     if stored.shape != value.shape or (len(form.scale.step) > 1 and form.scale.axis >= stored.ndim):
         return False
     return bool(
-        np.all(np.abs(form.scale.dequantize(stored) - value) <= SURPLUS * max(form.scale.step))
+        np.all(
+            np.abs(form.scale.dequantize(stored) - value)
+            <= MAX_CODE_DISTANCE * max(form.scale.step)
+        )
     )
 
 
@@ -340,7 +343,7 @@ def symmetric(value: Array, axis: int) -> Scale:
     axis %= value.ndim
     others = tuple(k for k in range(value.ndim) if k != axis)
     peak = np.abs(value.astype(np.float64)).max(axis=others, initial=0)
-    step = np.where(peak > 0, peak / LEVELS, 1.0)
+    step = np.where(peak > 0, peak / INT8_LEVELS, 1.0)
     return Scale(tuple(float(f"{s:.9g}") for s in step), (0,) * len(step), axis)
 
 

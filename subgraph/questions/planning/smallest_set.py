@@ -19,7 +19,7 @@ from dataclasses import field
 from subgraph.errors import OutOfTime
 from subgraph.types import frozen
 
-SHARE = 16  # of the kept places, that is given back at once at first
+FIRST_GROUPS = 16  # of the kept places, that is given back at once at first
 
 # Raises OutOfTime if no time is left for another question.
 Accepts = Callable[[Collection[int]], bool]
@@ -97,7 +97,7 @@ def _find_prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list
 
 def _give_back(kept: list[int], ask: Callable[[list[int]], bool]) -> None:
     """Give places back until each was tried alone, with all the others kept."""
-    size = max(1, len(kept) // SHARE)
+    size = max(1, len(kept) // FIRST_GROUPS)
     before = len(kept) + 1
     while len(kept) < before:
         before = end = len(kept)

@@ -56,7 +56,7 @@ FLOORS = {
     "float16": 8 * 2.0**-11,
     "bfloat16": 8 * 2.0**-8,
 }
-BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
+BFLOAT16_TOLERANCE = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
 # the basis of a verdict
 CRITERION = "criterion"
 TOLERANCE = "tolerance"
@@ -427,7 +427,7 @@ def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> 
     if dtype.kind in "OUST":
         off = int(np.sum(expected.astype(str) != value.astype(str)))
     else:
-        relative = max(rtol, BFLOAT16) if dtype.name == "bfloat16" else rtol
+        relative = max(rtol, BFLOAT16_TOLERANCE) if dtype.name == "bfloat16" else rtol
         wide = np.complex128 if dtype.kind == "c" else np.float64
         close = np.isclose(
             value.astype(wide), expected.astype(wide), relative, atol, equal_nan=True

@@ -24,7 +24,7 @@ _LAYER = re.compile(
     r"-(?P<tensor>.+)\.(?P<end>bin|txt)"
 )
 _FLOAT = re.compile(r"(?P<node>.+)_float\.bin")
-STEP = 1e-9  # of --dump_precision 9, its default
+TEXT_STEP = 1e-9  # of --dump_precision 9, its default
 plain = replace_characters(r"[/:\\ ]", strip=True)  # which file names cannot hold
 BPU_NOTE = "the edge of a whole subgraph on the BPU"
 
@@ -64,4 +64,4 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             elif _text.is_whole(files, file):
                 yield _text.make_entry(files, file, "int32", spec, **fields)
             else:
-                yield _text.make_entry(files, file, "float32", spec, step=STEP, **fields)
+                yield _text.make_entry(files, file, "float32", spec, step=TEXT_STEP, **fields)

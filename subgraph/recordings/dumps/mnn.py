@@ -19,7 +19,7 @@ from subgraph.recordings.dumps import (
 from subgraph.types import JsonObject
 
 LIST = "input.json"
-STEP = 1e-6  # relative to 1: C++ prints six digits
+TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
 plain = replace_characters(r"[/.: ]")
 _OP = re.compile(r"(?P<fed>Input_)?(?P<node>.+)_(?P<index>\d+)")
 
@@ -50,7 +50,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                 file,
                 "float32",
                 hints.find(op["node"], plain),
-                step=STEP,
+                step=TEXT_STEP,
                 node=op["node"],
                 role="input" if op["fed"] else "output",
                 index=int(op["index"]),

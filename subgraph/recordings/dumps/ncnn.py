@@ -17,7 +17,7 @@ from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, 
 from subgraph.types import Array, Shape
 
 ENDS = (".txt", ".log")
-STEP = 1e-6  # of `%f`
+TEXT_STEP = 1e-6  # of `%f`
 _RULE = b"-" * 24  # after each channel
 _ROW = re.compile(rb"(?:[-+]?(?:\d+\.\d{6}|nan|inf) )+")
 plain = _npy.plain
@@ -34,7 +34,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         side, _, base = name.rpartition(".")[0].rpartition("/")
         shape = _find_shape(files, name)
         load = partial(_read, files, name, shape)
-        yield DumpEntry(name, load, "float32", shape, tensor=base, side=side, step=STEP)
+        yield DumpEntry(name, load, "float32", shape, tensor=base, side=side, step=TEXT_STEP)
 
 
 def _is_printed(files: Files, name: str) -> bool:

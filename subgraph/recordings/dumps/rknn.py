@@ -21,7 +21,7 @@ MAP = "map_name_to_file.txt"
 ERRORS = "error_analysis.txt"
 SIDES = ("golden", "simulator", "runtime")
 HALF = True  # the NPU and its simulator compute floats in float16
-STEP = 1e-6  # "%.6f"
+TEXT_STEP = 1e-6  # "%.6f"
 plain = replace_characters(r"[/.]")
 INSERTED = ("-rs", "_int8", "_mm", "_pad", "_tp", "_sw")
 
@@ -77,7 +77,7 @@ def _iter_side(
         elif stem in printed:
             spec = hints.find(name, plain)
             file = folder + printed[stem]
-            yield _text.make_entry(files, file, "float32", spec, step=STEP, **fields)
+            yield _text.make_entry(files, file, "float32", spec, step=TEXT_STEP, **fields)
 
 
 def _describe_insertion(name: str, names: set[str]) -> str:

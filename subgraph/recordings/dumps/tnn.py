@@ -12,7 +12,7 @@ from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, replace_characters
 from subgraph.types import Array, JsonObject, Shape
 
-STEP = 1e-9  # of a DUMP build: "%.9f"
+TEXT_STEP = 1e-9  # of a DUMP build: "%.9f"
 FILE_STEP = 1e-6  # of model_check and its tensor file: "%0.6f"
 # COUNT-LAYER-in-0-BLOB-dims-1-8-16-16.txt; of several `-in-0-` the first divides layer and blob
 _DUMPED = re.compile(r"(\d{5,})-(.+?)-(in|out)-(\d+)-(.+)-dims((?:-\d+)*)\.txt")
@@ -64,7 +64,7 @@ def _make_blob_entry(files: Files, file: str, name: re.Match[str], side: str) ->
         role="input" if name[3] == "in" else "output",
         index=int(name[4]),
         side=side,
-        step=STEP if dtype == "float32" else 0.0,
+        step=TEXT_STEP if dtype == "float32" else 0.0,
     )
 
 

@@ -14,7 +14,7 @@ from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints
 from subgraph.storage.folders import safe_name
 from subgraph.types import Array, Shape
 
-STEP = 1e-6  # relative to 1: C++ prints six digits
+TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
 _HEAD = re.compile(rb'\s*\[\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"dimensions"\s*:')
 
 
@@ -44,7 +44,9 @@ def _make_entry(files: Files, file: str, item: Any) -> DumpEntry:
     dtype = "int64" if whole and values else "float32"
     load = partial(_make_array, files, file, values, dtype, shape)
     stem = f"{file.removesuffix('.json')}/{safe_name(name)}"
-    return DumpEntry(file, load, dtype, shape, tensor=name, step=0.0 if whole else STEP, stem=stem)
+    return DumpEntry(
+        file, load, dtype, shape, tensor=name, step=0.0 if whole else TEXT_STEP, stem=stem
+    )
 
 
 def _make_array(files: Files, file: str, values: list[Any], dtype: str, shape: Shape) -> Array:

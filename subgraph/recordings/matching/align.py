@@ -15,7 +15,7 @@ from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.tensors import find_largest, np_dtype
-from subgraph.trials.matching.match_tensors import SLACK
+from subgraph.trials.matching.match_tensors import PROFILE_SLACK
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, Shape, frozen
 
@@ -23,7 +23,7 @@ IMAGE_RANK = 4
 CODES = frozenset(("int8", "uint8"))
 MAX_OFF = 0.5  # of a tensor's codes, that requantization moves by one
 MAX_ONE_SIDED = 0.1  # of them, net in one direction
-COARSE = 0.02  # of a tensor's size; a printed digit that is worth more hides faults
+MAX_STEP_SHARE = 0.02  # of a tensor's size; a printed digit that is worth more hides faults
 NHWC = "as NHWC"
 PADDED = "padding cut off"
 
@@ -157,11 +157,11 @@ def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Arr
 
 
 def is_coarse(reference: Array, step: float) -> bool:
-    """Return whether printing hides errors of `COARSE` of the values' size."""
+    """Return whether printing hides errors of `MAX_STEP_SHARE` of the values' size."""
     if not step or reference.dtype.kind != "f" or not reference.size:
         return False
     size = float(np.sqrt(np.nanmean(np.square(reference, dtype=np.float64))))
-    return 0 < COARSE * size < step / 2
+    return 0 < MAX_STEP_SHARE * size < step / 2
 
 
 def absorb_requantization(
@@ -196,7 +196,7 @@ def absorb_requantization(
 def has_same_numbers(a: Array, b: Array) -> bool:
     """Return whether two arrays hold the same numbers in some order."""
     return a.size == b.size and bool(
-        np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SLACK, atol=0)
+        np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=PROFILE_SLACK, atol=0)
     )
 
 

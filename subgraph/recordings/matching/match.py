@@ -21,7 +21,7 @@ from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import CODES, capture_tensors
 from subgraph.recordings.matching.matched import (
-    EXACT,
+    MAX_EXACT_DISTANCE,
     Fit,
     LeftOutEntry,
     MatchedSample,
@@ -38,7 +38,12 @@ from subgraph.recordings.matching.names import (
 )
 from subgraph.recordings.matching.unnamed import Unnamed
 from subgraph.trials.judge import Judge
-from subgraph.trials.matching.match_tensors import CLEARER, NEAR, BlockSums, is_varied
+from subgraph.trials.matching.match_tensors import (
+    MAX_DISTANCE,
+    MIN_RIVAL_RATIO,
+    BlockSums,
+    is_varied,
+)
 from subgraph.types import Array, Strings
 
 
@@ -61,7 +66,9 @@ def match_sample(
 
 def collect_confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
     """Collect the matches of a run that values confirm, by name, for other runs of the tool."""
-    sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
+    sure = (
+        m for m in matched.matches.values() if m.distance <= MAX_DISTANCE and not m.alternatives
+    )
     return {m.entry.label: replace(m, confirmed_in=run) for m in sure if m.entry.role == "output"}
 
 
@@ -232,11 +239,11 @@ class _Matching:
 
     def _correct(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """Return the match, or that of a later tensor, whose value fusion has put there."""
-        if match.distance <= EXACT:
+        if match.distance <= MAX_EXACT_DISTANCE:
             return match
         others = (self._fit.align(match.entry, n) for n in later)
         best = min(others, key=get_distance, default=match)
-        if best.distance <= NEAR and best.distance * CLEARER < match.distance:
+        if best.distance <= MAX_DISTANCE and best.distance * MIN_RIVAL_RATIO < match.distance:
             return replace(best, name_says=match.tensor)
         return match
 
@@ -248,27 +255,29 @@ class _Matching:
 
             def order(match: TensorMatch, written: str = written) -> tuple[bool, float, bool]:
                 other_name = match.tensor != written
-                return match.distance > NEAR and other_name, match.distance, other_name
+                return match.distance > MAX_DISTANCE and other_name, match.distance, other_name
 
             best, *others = sorted(group, key=order)
             for match in others:
                 del self.matches[match.tensor]
-            if others and best.distance > NEAR and best.tensor != written:
+            if others and best.distance > MAX_DISTANCE and best.tensor != written:
                 alternatives = tuple(m.tensor for m in others)
                 self.matches[best.tensor] = replace(best, alternatives=alternatives)
 
     def _tell_misnamed(self) -> None:
         """Tell which other tensor entries hold that are far from their names' tensors: one that no
         entry holds, or that of another such entry."""
-        far = {n: m for n, m in self.matches.items() if m.distance > NEAR and m.how != "map"}
+        far = {
+            n: m for n, m in self.matches.items() if m.distance > MAX_DISTANCE and m.how != "map"
+        }
         lacking = [n for n in self.results if n not in self.matches] if far else []
         capture_tensors(self.judge.model, lacking)
         sums = BlockSums((n, a) for n, a in self._iter_floats((*far, *lacking)) if is_varied(a))
         for tensor, match in far.items():
-            names = sums.near(self._fit.value(match.entry), NEAR)
+            names = sums.near(self._fit.value(match.entry), MAX_DISTANCE)
             near = (self._fit.align(match.entry, n) for n in names)
             held = min(near, key=get_distance, default=match)
-            if held.distance <= NEAR:
+            if held.distance <= MAX_DISTANCE:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
     def _iter_floats(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
@@ -281,7 +290,7 @@ class _Matching:
     def _add_alternatives(self, match: TensorMatch) -> TensorMatch:
         """Add later tensors of its shape to an unconfirmed match, which fusion can
         make ambiguous."""
-        certain = match.distance <= NEAR or match.how == "value" or match.entry.originals
+        certain = match.distance <= MAX_DISTANCE or match.how == "value" or match.entry.originals
         reference = self._fit.reference(match.tensor)
         if match.alternatives or certain or reference is None:
             return match

@@ -34,12 +34,16 @@ from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Record, Records, save, shape_text, type_of
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
-from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
+from subgraph.trials.matching.match_tensors import (
+    MAX_DISTANCE,
+    MAX_ROUNDING_DISTANCE,
+    MIN_RIVAL_RATIO,
+)
 from subgraph.trials.matching.name_forms import strip_endings
 from subgraph.types import Array, StringMap, Strings, frozen
 
 COPY = "a copy of"  # begins the detail of an entry that holds what another one holds
-EXACT = 1e-5  # distance up to which no other tensor is considered
+MAX_EXACT_DISTANCE = 1e-5  # distance up to which no other tensor is considered
 # How a match is found that has another name.
 FOUND = {"value": "by value", "node": "by results of nodes", "order": "by their order"}
 
@@ -237,7 +241,7 @@ class MatchedSample:
     @property
     def unsure(self) -> bool:
         """Whether there is an entry whose value confirms no match."""
-        is_near = all(match.distance <= NEAR for match in self.matches.values())
+        is_near = all(match.distance <= MAX_DISTANCE for match in self.matches.values())
         return not is_near or bool(self.list_left_out(Reason.UNMATCHED))
 
     def summary(self) -> str:
@@ -281,13 +285,13 @@ def get_distance(match: TensorMatch) -> float:
 
 def is_clearer(best: TensorMatch, other: TensorMatch) -> bool:
     """Return whether a match is so much nearer than another one that it is certain."""
-    return other.distance > max(best.distance * CLEARER, SURELY)
+    return other.distance > max(best.distance * MIN_RIVAL_RATIO, MAX_ROUNDING_DISTANCE)
 
 
 # ------------------------------------------------------------ an entry as one tensor
 
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
-VOTES = 16  # files that are enough to decide whether channels come last
+MAX_VOTES = 16  # files that are enough to decide whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
 
 
@@ -339,9 +343,9 @@ class Fit:
             away = _measure_distance(value, reference, way, best.scale)
             if away < best.distance or best.alignment is None:
                 best = replace(best, alignment=way, distance=away)
-            if away <= SURELY:
+            if away <= MAX_ROUNDING_DISTANCE:
                 break
-        if self.some_last and not is_input and len(ways) > 1 and best.distance > NEAR:
+        if self.some_last and not is_input and len(ways) > 1 and best.distance > MAX_DISTANCE:
             as_voted = self.channels_last and reference.ndim == IMAGE_RANK
             voted = next((way for way in ways if way.is_channels_last == as_voted), ways[0])
             away = _measure_distance(value, reference, voted, best.scale)
@@ -349,9 +353,11 @@ class Fit:
             best = replace(best, alignment=voted, distance=away, is_order_unknown=not is_sure)
         # A file that has the tensor's own shape holds other values if its axes are exchanged.
         is_folded = entry.guessed or value.shape != reference.shape
-        may_be_folded = is_folded and best.distance > NEAR
+        may_be_folded = is_folded and best.distance > MAX_DISTANCE
         for way in iter_foldings(value.size, reference.shape) if may_be_folded else ():
-            if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
+            if (
+                away := relative_l2(reference, way.apply(value))
+            ) <= MAX_DISTANCE and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
         return best
 
@@ -394,7 +400,7 @@ class Fit:
             reference = self.reference(tensor)
             if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                 continue
-            for entry in named[tensor] if first + last < VOTES else ():
+            for entry in named[tensor] if first + last < MAX_VOTES else ():
                 try:
                     value = self.value(entry)
                     scale = self._scale(entry, tensor)
@@ -404,8 +410,8 @@ class Fit:
                 away = {way.words: _measure_distance(value, reference, way, scale) for way in ways}
                 as_first = away.get("", math.inf)
                 as_last = away.get(NHWC, math.inf)
-                last += as_last <= NEAR and as_last * CLEARER < as_first
-                first += as_first <= NEAR and as_first * CLEARER < as_last
+                last += as_last <= MAX_DISTANCE and as_last * MIN_RIVAL_RATIO < as_first
+                first += as_first <= MAX_DISTANCE and as_first * MIN_RIVAL_RATIO < as_last
         self.some_last = self.channels_last or last > 0
         self.mixed = first > 0 and last > 0
         self.channels_last = self.channels_last if first == last else last > first
@@ -413,7 +419,7 @@ class Fit:
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Return whether two entries hold the same numbers."""
         a, b = (self.value(each).reshape(-1) for each in (entry, other))
-        return relative_l2(a, b) <= SURELY
+        return relative_l2(a, b) <= MAX_ROUNDING_DISTANCE
 
 
 def _measure_distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:

@@ -22,7 +22,7 @@ from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import has_same_numbers
 from subgraph.recordings.matching.matched import (
     COPY,
-    EXACT,
+    MAX_EXACT_DISTANCE,
     Fit,
     LeftOutEntry,
     MatchedSample,
@@ -34,24 +34,24 @@ from subgraph.recordings.matching.matched import (
 )
 from subgraph.recordings.matching.names import MAX_FUSED
 from subgraph.trials.matching.match_tensors import (
-    CLEARER,
+    MAX_DISTANCE,
+    MAX_ROUNDING_DISTANCE,
     MIN_DIFFERENT,
     MIN_EXACT,
-    NEAR,
-    SURELY,
+    MIN_RIVAL_RATIO,
     BlockSums,
     is_varied,
 )
 from subgraph.trials.matching.name_forms import list_likely_names
 from subgraph.types import Array
 
-SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
+MAX_SORTED_DISTANCE = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
 MIN_WEIGHT = 2  # different numbers in an entry that is called a weight
 # distance of a recorded value from the value that nodes compute from those before it, in fp32 and
 # below
-COMPUTED = 1e-3
-COMPUTED_NARROW = 0.03
+MAX_COMPUTED_DISTANCE = 1e-3
+MAX_NARROW_DISTANCE = 0.03
 MAX_TRIED = 16  # entries that are tried as one tensor
 
 
@@ -132,7 +132,7 @@ class Unnamed:
             is_even = len(left) == len(names)
             choices = [[entry] for entry in left] if is_even else [left] * len(names)
             nearest = map(self._find_nearest, choices, names)
-            sure = [m for m in nearest if m and m.distance <= NEAR]
+            sure = [m for m in nearest if m and m.distance <= MAX_DISTANCE]
             places = [left.index(match.entry) for match in sure]
             if len(sure) == len(names) and places == sorted(set(places)):
                 found |= {match.tensor: replace(match, how="order") for match in sure}
@@ -153,16 +153,16 @@ class Unnamed:
         for name, value in values:
             limit = 0.0
             if is_varied(value):
-                limit = NEAR
+                limit = MAX_DISTANCE
                 self._sizes[name] = value.size
-                self.undecided.update(self._sums.near(value, SAME_NUMBERS))
+                self.undecided.update(self._sums.near(value, MAX_SORTED_DISTANCE))
             elif is_varied(value, MIN_EXACT):
-                limit = EXACT
+                limit = MAX_EXACT_DISTANCE
             meant = [e for e in self.pool if name in self._likely[e]]
             for entry in dict.fromkeys((*meant, *self._sums.near(value, limit))):
                 if entry in self.pool:
                     match = self.fit.align(entry, name, value)
-                    if match.distance <= (NEAR if entry in meant else limit):
+                    if match.distance <= (MAX_DISTANCE if entry in meant else limit):
                         found.setdefault(entry, []).append(match)
         return found
 
@@ -174,7 +174,7 @@ class Unnamed:
         """
         if not near:
             return None
-        limit = max(near[0].distance * CLEARER, SURELY)
+        limit = max(near[0].distance * MIN_RIVAL_RATIO, MAX_ROUNDING_DISTANCE)
         equal = {m.tensor: m for m in near if m.distance <= limit}
         named = next((equal[n] for n in self._likely[entry] if n in equal), None)
         if named:
@@ -198,13 +198,13 @@ class Unnamed:
 
     def find_alike(self, entry: DumpEntry) -> list[DumpEntry]:
         """Return the entries whose numbers are near those of an entry, in whatever order."""
-        return self._sums.near(self.fit.value(entry), NEAR)
+        return self._sums.near(self.fit.value(entry), MAX_DISTANCE)
 
     def find_copies(self, matches: Mapping[str, TensorMatch]) -> dict[DumpEntry, str]:
         """Return the entries of the pool that hold the numbers of one with a tensor, and which."""
         found = {}
         for name, match in matches.items():
-            near = self._sums.near(self.fit.value(match.entry), SURELY)
+            near = self._sums.near(self.fit.value(match.entry), MAX_ROUNDING_DISTANCE)
             found.update(dict.fromkeys((e for e in near if e in self.pool), name))
         return found
 
@@ -245,7 +245,7 @@ class Unnamed:
         for name, tensor in graph.weights.items():
             if protobuf.element_count(tensor) in sizes:
                 value = protobuf.to_array(tensor, graph.path)
-                share = SAME_NUMBERS if is_varied(value) else SURELY
+                share = MAX_SORTED_DISTANCE if is_varied(value) else MAX_ROUNDING_DISTANCE
                 near = self._sums.near(value, share) if is_varied(value, MIN_WEIGHT) else []
                 found |= dict.fromkeys((e for e in near if e.dtype == value.dtype.name), name)
         return found
@@ -281,7 +281,7 @@ class _Following:
         self.model = matched.judge.model
         self.graph = self.model.graph
         is_fp32 = matched.judge.precision is Precision.FP32
-        self.computed = COMPUTED if is_fp32 else COMPUTED_NARROW
+        self.computed = MAX_COMPUTED_DISTANCE if is_fp32 else MAX_NARROW_DISTANCE
         self.fit = Fit(matched.judge, matched.k, matched.channels_last, matched.channels_last)
         self.unnamed = Unnamed(self.fit, dict.fromkeys(self.entries))
         self.matches = {
@@ -406,7 +406,7 @@ class _Following:
         if region is None:
             return None
         entering = [known[n] for n in region.inputs if n in known]
-        if not given and all(match.distance <= EXACT for match in entering):
+        if not given and all(match.distance <= MAX_EXACT_DISTANCE for match in entering):
             return None
         try:
             _, outputs = run_recorded([replace(self.matched, matches=known)], region)

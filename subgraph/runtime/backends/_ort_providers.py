@@ -180,7 +180,7 @@ def _name_nodes(model: Path) -> tuple[str | bytes, StringMap]:
     nodes = protobuf.read(model).model.graph.node
     if (
         len({node.name for node in nodes} - {""}) == len(nodes)
-        or model.stat().st_size > protobuf.WALK_ABOVE
+        or model.stat().st_size > protobuf.MIN_WALKED_BYTES
     ):
         return str(model), {node.name: node.output[0] for node in nodes if node.name}
     whole = protobuf.protos().ModelProto.FromString(model.read_bytes())

@@ -41,7 +41,7 @@ OPTIONS = {
     "packing": ("0", "1"),
 }
 HINT = "-c ncnn:package=ncnn brings both, apart from all else; or pip install --no-deps ncnn pnnx"
-SECONDS = 600  # that pnnx may take
+MAX_PNNX_SECONDS = 600  # that pnnx may take
 NO_BATCH = 233  # ncnn's word for a tensor without a batch axis
 INTEGERS = 2**31
 WARNING = "[W:onnxruntime"  # in lines of pnnx
@@ -264,12 +264,13 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=SECONDS,
+            timeout=MAX_PNNX_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired as e:
         raise Refused(
-            f"pnnx took more than {SECONDS} s for the model", code="backend.conversion-timeout"
+            f"pnnx took more than {MAX_PNNX_SECONDS} s for the model",
+            code="backend.conversion-timeout",
         ) from e
     said = done.stdout + done.stderr
     if (

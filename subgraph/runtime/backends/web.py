@@ -85,8 +85,8 @@ KINDS = {
     "": "text/html",
 }
 RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
-MINUTES = 10  # that npm may take
-TAKES_A_PAGE = 60_000  # milliseconds
+MAX_NPM_MINUTES = 10  # that npm may take
+MAX_PAGE_MILLISECONDS = 60_000  # milliseconds
 STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
 # Before the message: where it was built.
 PLACE = re.compile(r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])")
@@ -250,7 +250,7 @@ class _Page:
         self._browser: Any = self._launch(browser, provider)
         self._page: Any = self._browser.new_page()
         self._page.set_default_timeout(0)  # a limit of time ends this process
-        self._page.goto(f"{self.server.address}/", timeout=TAKES_A_PAGE)
+        self._page.goto(f"{self.server.address}/", timeout=MAX_PAGE_MILLISECONDS)
         self._page.evaluate("at => import(at)", f"{self.server.address}/{SCRIPT.name}")
 
     @classmethod
@@ -385,11 +385,16 @@ def _fetch(package: str, into: Path) -> None:
     command = [npm, "pack", package, "--silent", "--ignore-scripts"]
     try:
         done = subprocess.run(
-            command, cwd=into, capture_output=True, text=True, timeout=60 * MINUTES, check=False
+            command,
+            cwd=into,
+            capture_output=True,
+            text=True,
+            timeout=60 * MAX_NPM_MINUTES,
+            check=False,
         )
     except subprocess.TimeoutExpired as e:
         raise BackendError(
-            f"npm took more than {MINUTES} minutes for {package}",
+            f"npm took more than {MAX_NPM_MINUTES} minutes for {package}",
             "look at the network",
             code="web.npm-failed",
         ) from e

@@ -44,8 +44,9 @@ from subgraph.text import clean
 from subgraph.version import __version__
 
 MAX_LOSSES = 3  # of one run
-POLL = 0.2  # seconds between two looks at the time
-SMALL = 1 << 20  # bytes: smaller files go with the task, larger ones if the worker lacks them
+POLL_SECONDS = 0.2  # seconds between two looks at the time
+# Bytes: smaller files go with the task, larger ones if the worker lacks them.
+MAX_SENT_BYTES = 1 << 20
 
 
 def open_workers(candidate: Candidate, deadline: Deadline | None = None) -> Workers:
@@ -142,7 +143,9 @@ class RemoteWorkers(Workers):
         paths = {digests[place]: path for place, path in places.items()}
         request = replace(request, packed=packed, files=digests)
         content = {
-            key: path.read_bytes() for key, path in paths.items() if path.stat().st_size < SMALL
+            key: path.read_bytes()
+            for key, path in paths.items()
+            if path.stat().st_size < MAX_SENT_BYTES
         }
         reply, files = self._perform(request, content)
         if reply.missing:
@@ -217,7 +220,7 @@ class RemoteWorkers(Workers):
         return why
 
     def _receive_result(self, future: Future[Any]) -> tuple[str, FileMap]:
-        while not wait([future], timeout=POLL).done:
+        while not wait([future], timeout=POLL_SECONDS).done:
             if self._closed or is_cancelled():
                 future.cancel()
                 raise make_stopped_error()

@@ -35,7 +35,7 @@ from subgraph.types import Fields, StringMap, Strings, frozen
 from subgraph.version import __version__
 
 FileMap = Mapping[str, bytes]  # contents of files by digest, or by name
-LEASH = 0.3  # seconds between two looks whether a run is still wanted
+POLL_SECONDS = 0.3  # seconds between two looks whether a run is still wanted
 
 _lock = threading.Lock()
 _pools: dict[str, Workers] = {}
@@ -219,7 +219,7 @@ def _run_while_wanted(job: Job, token: str) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(LEASH):
+        while not over.wait(POLL_SECONDS):
             if not _is_held(leash_of(job.into, token)):
                 cancel.set()
                 return

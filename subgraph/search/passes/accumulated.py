@@ -24,12 +24,12 @@ from subgraph.search.oracle import (
 from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Signature
 
-PIECES = 16
+MAX_PIECES = 16
 MIN_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
-CULPRIT_SHARE = 0.27  # from here on a piece holds a culprit
+MIN_CULPRIT_SHARE = 0.27  # from here on a piece holds a culprit
 GROWTH_POINTS = 8
 MAX_SPOILING = 8  # pieces that have an error together
-SPLITS = 6  # of the largest contributors, to name smaller ones
+MAX_SPLITS = 6  # of the largest contributors, to name smaller ones
 
 
 def find_accumulated(
@@ -47,7 +47,7 @@ def find_accumulated(
     """
     if state.aim.signature not in NUMBERS:  # NaN, infinities, shapes and crashes do not add up
         return None
-    count = min(PIECES, len(scope))
+    count = min(MAX_PIECES, len(scope))
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
     state.expect(count + GROWTH_POINTS)
@@ -55,7 +55,7 @@ def find_accumulated(
     if shares is None:
         return None
     if state.aim.signature is not Signature.PRECISION and (
-        max(shares) >= CULPRIT_SHARE or sum(shares) < MIN_SUM * share
+        max(shares) >= MIN_CULPRIT_SHARE or sum(shares) < MIN_SUM * share
     ):
         return None
     growth = (yield from _measure_growth(state)) if share == 1.0 else ()
@@ -96,7 +96,7 @@ def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]
         state.aim.signature not in NUMBERS
         or not shares
         or len(shares) < len(culprits)
-        or max(map(abs, shares)) >= CULPRIT_SHARE
+        or max(map(abs, shares)) >= MIN_CULPRIT_SHARE
     ):
         return list(findings)
     contributors = [(f.items, f.share_of_model or 0.0) for f in culprits]
@@ -109,7 +109,7 @@ def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]
         f"the culprits ({len(shares)}) explain {sum(shares):.0%}, none more than {max(shares):.0%};"
         " the remaining error arises in many places"
     )
-    return [_make_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
+    return [_make_finding(state, scope, 1.0, why, contributors=tuple(contributors[:MAX_PIECES]))]
 
 
 def _make_finding(
@@ -146,7 +146,7 @@ def _measure_shares(
         )
         fails = state.aim.outcome(piece, a) is RegionOutcome.FAIL
         share = a.share.of_target
-        if fails and (not graded or share is None or share >= CULPRIT_SHARE):
+        if fails and (not graded or share is None or share >= MIN_CULPRIT_SHARE):
             return None
         shares.append(share or 0.0)
     return shares
@@ -164,7 +164,9 @@ def _find_spoiling(
         None without such items.
     """
     pieces = [piece for piece, _ in contributors[:MAX_SPOILING]]
-    if contributors[0][1] < CULPRIT_SHARE or not (yield from _agrees_without(state, scope, pieces)):
+    if contributors[0][1] < MIN_CULPRIT_SHARE or not (
+        yield from _agrees_without(state, scope, pieces)
+    ):
         return None
     for index in reversed(range(len(pieces))):
         piece = pieces.pop(index)
@@ -225,7 +227,7 @@ def _find_largest(
     """
     heap = [(-share, piece) for piece, share in zip(pieces, shares, strict=True)]
     heapq.heapify(heap)
-    for _ in range(SPLITS):
+    for _ in range(MAX_SPLITS):
         piece = heap[0][1]
         if len(piece) == 1:
             break

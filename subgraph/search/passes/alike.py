@@ -21,7 +21,7 @@ from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature
 
 T = TypeVar("T")
-ASKED_FIRST = 4  # regions of a kind that are run one by one; if all agree, the others are not run
+FIRST_REGIONS = 4  # regions of a kind that are run one by one; if all agree, the others are not run
 
 
 def cause_of(state: SearchState, finding: Finding) -> Hashable:
@@ -92,7 +92,7 @@ def repeats(
     if local and finding.items[-1] in local:
         regions = [region for region in regions if region[-1] in local]
     if not _are_pooled(state, signature):
-        few = yield from _fail(state, _select_evenly(regions, ASKED_FIRST), signature)
+        few = yield from _fail(state, _select_evenly(regions, FIRST_REGIONS), signature)
         if not any(few):
             return ()  # halving finds the few that are left in fewer runs
     # a piece of two items that holds a culprit of one is not alike
@@ -145,7 +145,7 @@ def merge_alike(state: SearchState, findings: Sequence[Finding]) -> list[Finding
 # decide.
 
 MIN_FAILED = 3  # disjoint regions that failed alone, before this is tested
-LOOKED_AT = 8  # items
+MAX_COMPARED_ITEMS = 8  # items
 MIN_KINDS = 3  # kinds of the deviating items
 MAX_RIGHT = 1  # of those looked at: some operators copy what they read
 
@@ -153,7 +153,7 @@ MAX_RIGHT = 1  # of those looked at: some operators copy what they read
 def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> Search[Items]:
     """Return single items that deviate alone, the last culprit's first; () unless nearly all do.
 
-    Complexity: at most `LOOKED_AT` runs; `MAX_RIGHT` + 1 runs of agreeing items end it.
+    Complexity: at most `MAX_COMPARED_ITEMS` runs; `MAX_RIGHT` + 1 runs of agreeing items end it.
     """
     failed = _select_disjoint([*culprits, *state.seen.irrelevant])
     if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
@@ -171,7 +171,7 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
     """
     off = list(known)
     right = 0
-    state.expect(LOOKED_AT)
+    state.expect(MAX_COMPARED_ITEMS)
     for k in _spread(state.labels, [k for k in scope if k not in off]):
         yield from state.probe(Purpose.EVERYWHERE, (k,))
         answer = state.answer_to((k,))
@@ -181,7 +181,7 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
         if answer.fails and answer.signature in NUMBERS:
             off.append(k)
     kinds = len(off) if state.labels is None else len({state.labels[k] for k in off})
-    return tuple(off) if len(off) > LOOKED_AT // 2 and kinds >= MIN_KINDS else ()
+    return tuple(off) if len(off) > MAX_COMPARED_ITEMS // 2 and kinds >= MIN_KINDS else ()
 
 
 def _select_disjoint(regions: Iterable[Items]) -> list[Items]:
@@ -201,7 +201,10 @@ def _spread(labels: Sequence[Hashable] | None, items: Sequence[int]) -> list[int
     kinds = {labels[k] if labels else k: k for k in items}
     some = list(kinds.values())
     rest = [k for k in items if k not in set(some)]
-    return [*_select_evenly(some, LOOKED_AT), *_select_evenly(rest, LOOKED_AT - len(some))]
+    return [
+        *_select_evenly(some, MAX_COMPARED_ITEMS),
+        *_select_evenly(rest, MAX_COMPARED_ITEMS - len(some)),
+    ]
 
 
 def _select_evenly(items: Sequence[T], most: int) -> Sequence[T]:

@@ -256,10 +256,10 @@ MAX_WHOLE_RUNS = 7  # of a full model that agrees
 # Duration of all repeats of a full model that agrees, beyond the first of them.
 REPEATS_SECONDS = 1.0
 FLAKY_WHOLE_RUNS = 8  # once the full model is known to be flaky
-ERROR = 0.005  # accepted error per answer of a flaky search
+MAX_ANSWER_ERROR = 0.005  # accepted error per answer of a flaky search
 MIN_RATE = 0.25  # below this rate no search of reasonable length finds anything
 WILSON_Z = 1.96
-KEPT_RATE = 0.8  # of the full model's rate, that a region must reach to account for it
+MIN_RATE_SHARE = 0.8  # of the full model's rate, that a region must reach to account for it
 
 
 def baseline(state: SearchState) -> Search[None]:
@@ -368,7 +368,7 @@ def careful_rate(failed: int, runs: int) -> float:
     return max(MIN_RATE, mean - deviation)
 
 
-def passes_needed(rate: float, error: float = ERROR) -> int:
+def passes_needed(rate: float, error: float = MAX_ANSWER_ERROR) -> int:
     """Return the number of passes in a row that show that a region does not fail; 1 for a rate of
     1.
 
@@ -390,9 +390,9 @@ def wilson(failed: int, runs: int) -> tuple[float, float]:
 
 
 def reproduces(failed: int, runs: int, whole_failed: int, whole_runs: int) -> bool:
-    """Return whether this region's rate can be `KEPT_RATE` of the full model's; never if it hardly
-    ever failed."""
+    """Return whether this region's rate can be `MIN_RATE_SHARE` of the full model's; never if it
+    hardly ever failed."""
     return (
         failed >= MIN_RATE * runs
-        and wilson(failed, runs)[1] >= KEPT_RATE * wilson(whole_failed, whole_runs)[0]
+        and wilson(failed, runs)[1] >= MIN_RATE_SHARE * wilson(whole_failed, whole_runs)[0]
     )

@@ -1,8 +1,8 @@
 """The first item at which a failing region ends, and the item where it starts.
 
 Plain halving loses a failing region that crosses the cut, and fused operators are such regions.
-Each query of `halve` therefore starts `SPAN` items before the part still in doubt: more compiled
-items, but not one more run.
+Each query of `halve` therefore starts `MAX_FUSION` items before the part still in doubt: more
+compiled items, but not one more run.
 
 From a known end, lengths 1, 2, 4, … are tried until one fails, then binary search. Faults are
 short: galloping (Bentley and Yao 1976) finds a length L in about 2·log2 L queries, whatever the
@@ -19,9 +19,9 @@ from subgraph.search.driver import Search
 from subgraph.search.oracle import Items, Purpose, RegionOutcome
 from subgraph.search.state import SearchState
 
-SPAN = 16  # items: the longest fusion expected
+MAX_FUSION = 16  # items: the longest fusion expected
 MIN_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reached
-LONGEST = 32  # fault looked for if no length is known to fail
+MAX_FIRST_LENGTH = 32  # fault looked for if no length is known to fail
 
 
 def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
@@ -29,8 +29,8 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
 
     The full scope is known to fail. No region that ends at `clean` or before is expected to fail.
 
-    If an answer misleads (a fault longer than `SPAN`, a masked one) or a region cannot be run, e
-    is too late: scope[s:e] still fails.
+    If an answer misleads (a fault longer than `MAX_FUSION`, a masked one) or a region cannot be
+    run, e is too late: scope[s:e] still fails.
     """
     start = 0
     low = clean
@@ -39,7 +39,7 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
     least = MIN_WEIGHT * (sum(weights) / len(weights) if weights else 0.0) or 1.0
     mass = list(accumulate([max(w, least) for w in weights], initial=0.0))
     while high - low > 1:
-        begin = max(0, low - SPAN)
+        begin = max(0, low - MAX_FUSION)
         cut = median(mass, low, high)
         outcome = yield from state.probe(Purpose.HALVE, scope[begin:cut])
         if outcome is RegionOutcome.UNRESOLVED:
@@ -65,13 +65,13 @@ def gallop_back(
     state: SearchState, scope: Items, end: int, start: int | None
 ) -> Search[int | None]:
     """Return the largest s such that scope[s:end] fails. `start`: scope[start:end] is known to
-    fail; None if nothing is known, and then the result is None if no length up to `LONGEST`
-    fails.
+    fail; None if nothing is known, and then the result is None if no length up to
+    `MAX_FIRST_LENGTH` fails.
     """
     length = yield from _find_shortest(
         state,
         lambda k: tuple(sorted(scope[end - k : end])),
-        min(LONGEST, end) if start is None else end - start,
+        min(MAX_FIRST_LENGTH, end) if start is None else end - start,
         start is not None,
     )
     return None if length is None else end - length

@@ -20,7 +20,8 @@ from subgraph.search.state import SearchState
 from subgraph.types import frozen
 from subgraph.verdict import Status
 
-EVERYWHERE = 0.8  # of the compared items are wrong: 198 of 223 were in a real case of low precision
+# Of the compared items are wrong: 198 of 223 were in a real case of low precision.
+MIN_WRONG_SHARE = 0.8
 MAX_LOCAL = 16  # items that are wrong given what they read; more of them mean low precision
 MAX_HINTS = 3  # that may mislead before the profile is dropped
 
@@ -97,7 +98,7 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
             tainted.add(k)
     if not hints:
         return Profile(ProfileOutcome.VANISHED)
-    everywhere = len(wrong) >= EVERYWHERE * len(answer.items.statuses)
+    everywhere = len(wrong) >= MIN_WRONG_SHARE * len(answer.items.statuses)
     errors = answer.items.local_errors or {}
     local = pick(errors, scope)
     if not local or len(local) > MAX_LOCAL:

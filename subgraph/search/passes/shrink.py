@@ -28,20 +28,21 @@ from subgraph.search.state import SearchState
 from subgraph.types import frozen
 from subgraph.verdict import Signature
 
-SMALL = 8  # items; up to here single items are tried at once
-FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
+MAX_SINGLE_ITEMS = 8  # items; up to here single items are tried at once
+MAX_CHUNKS = 32  # chunks, none of which can be dropped: the region fails as a whole
 # items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone
-LONG_WHOLE = 64
-NEAR = 6  # items on both sides of a region, with which one that is refused alone is run
+MAX_WHOLE_ITEMS = 64
+# Items on both sides of a region, with which one that is refused alone is run.
+MAX_CONTEXT_ITEMS = 6
 # Of the region's share, in a neighbor that agrees: the error is there, below its limit.
-GRADED = 0.5
+MIN_GRADED_SHARE = 0.5
 CANCELS = (
     "accounts for little of the whole error because errors of other pieces cancel it or exceed it"
 )
 ALIKE_INSIDE = (
     "accounts for little of the whole error, and is as wrong inside the model as it is alone"
 )
-ALIKE = 3.0  # ratio of an item's errors inside the model and alone
+MAX_ERROR_RATIO = 3.0  # ratio of an item's errors inside the model and alone
 
 
 @frozen
@@ -87,7 +88,7 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
 
     Complexity: O(k · log L) queries for k needed items of L, if FAIL is monotone.
     """
-    if len(region) > SMALL:
+    if len(region) > MAX_SINGLE_ITEMS:
         if not any(len(s) >= len(region) - 1 for s in state.seen.agreeing_supersets(region[:-1])):
             region = yield from gallop_forth(state, region)
         if gradual and len(region) > 1 and (yield from _ends_gradually(state, region)):
@@ -127,12 +128,12 @@ def is_gradual(state: SearchState, region: Items, neighbor: Items) -> bool:
     rest = part.share.made_of_target
     if rest is None:
         rest = part.share.of_target
-    return share is not None and rest is not None and share > 0 and rest >= GRADED * share
+    return share is not None and rest is not None and share > 0 and rest >= MIN_GRADED_SHARE * share
 
 
 def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]]:
     """Return the remaining region, and whether no chunk of a long one could be dropped."""
-    if 3 < len(region) <= 2 * SMALL:
+    if 3 < len(region) <= 2 * MAX_SINGLE_ITEMS:
         rim = (region[0], region[-1])
         if (yield from state.fails(Purpose.SHRINK, rim)):
             return rim, False
@@ -148,7 +149,7 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
                 dropped = True
             else:
                 at += size
-        if not dropped and size * FINEST <= len(region):
+        if not dropped and size * MAX_CHUNKS <= len(region):
             return region, True
         size = min(size // 2, len(region) // 2)
     return region, False
@@ -199,7 +200,7 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
         return Smallest(region)
     without = {}
     most: list[bool] = []  # is most of the error left?
-    whole = whole and len(region) > LONG_WHOLE
+    whole = whole and len(region) > MAX_WHOLE_ITEMS
     rim = ends(state.parents, region)
     inner = () if whole else tuple(k for k in region if k not in rim)
     drops = inner + tuple(k for k in reversed(region) if k in rim)
@@ -239,7 +240,11 @@ def _find_around(state: SearchState, items: Items) -> list[int]:
     low = items[0]
     high = items[-1]
     near = list(flatten(state.parents[k] for k in items))
-    near += [k for k in flatten((low - d, high + d) for d in range(1, NEAR)) if 0 <= k < state.n]
+    near += [
+        k
+        for k in flatten((low - d, high + d) for d in range(1, MAX_CONTEXT_ITEMS))
+        if 0 <= k < state.n
+    ]
     return [k for k in dict.fromkeys(near) if k not in inside]
 
 
@@ -265,4 +270,4 @@ def alike_inside(state: SearchState, item: int, local: float | None) -> bool:
     """Return whether an item is about as wrong alone as it is inside the model. Then it is a
     culprit, whatever it explains."""
     alone = state.answer_to((item,)).share.largest_error
-    return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)
+    return bool(alone and local and 1 / MAX_ERROR_RATIO <= local / alone <= MAX_ERROR_RATIO)

@@ -27,22 +27,22 @@ from subgraph.trials.float_forms import call_functions
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.types import StringMap
 
-NEARER = 10.0  # times nearer to the approximation than to the exact function
-MOST = 9999  # that reports name
-LEFT = 1e-5  # of the scale, which healthy kernels stay within
+MIN_DISTANCE_RATIO = 10.0  # times nearer to the approximation than to the exact function
+MAX_NAMED_RATIO = 9999  # that reports name
+MAX_HEALTHY_ERROR = 1e-5  # of the scale, which healthy kernels stay within
 MAX_NODES = 2000  # of a region that is run once per hypothesis
 DOMAIN = "subcut.approximation"
-# GELU by tanh: 0.5 x (1 + tanh(SLOPE (x + CUBIC x³)))
+# GELU by tanh: 0.5 x (1 + tanh(SLOPE (x + CUBIC_FACTOR x³)))
 SLOPE = math.sqrt(2 / math.pi)
-CUBIC = 0.044715
-QUICK = 1.702  # GELU by the logistic function: x σ(QUICK x)
+CUBIC_FACTOR = 0.044715
+LOGISTIC_FACTOR = 1.702  # GELU by the logistic function: x σ(LOGISTIC_FACTOR x)
 # Schraudolph, "A fast, compact approximation of the exponential function", 1999.
-LOWERED = 60801 / 2**20
+LOWERED_OFFSET = 60801 / 2**20
 
 # A power of two whose fraction is a straight line, as the bits of a float are read: t of u.
 EXP = f"""
     per_two = Constant<value = float {{{1 / math.log(2)!r}}}>()
-    lowered = Constant<value = float {{{LOWERED!r}}}>()
+    lowered = Constant<value = float {{{LOWERED_OFFSET!r}}}>()
     one_ = Constant<value = float {{1.0}}>() two_ = Constant<value = float {{2.0}}>()
     p = Mul(u, per_two) q = Sub(p, lowered) whole = Floor(q) rest = Sub(q, whole)
     line = Add(rest, one_) power = Pow(two_, whole) t = Mul(line, power)"""
@@ -84,17 +84,17 @@ def _write_tanh(slope: float, cubic: float) -> str:
 # By name, which goes on "looks like …": for each operator the body of a function `NAME (x) => (y)`.
 APPROXIMATIONS: Mapping[str, StringMap] = {
     "GELU by tanh": {
-        "Erf": _write_erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
-        "Gelu": _write_gelu(SLOPE, SLOPE * CUBIC),
+        "Erf": _write_erf(SLOPE * math.sqrt(2), SLOPE * CUBIC_FACTOR * math.sqrt(8)),
+        "Gelu": _write_gelu(SLOPE, SLOPE * CUBIC_FACTOR),
     },
     "GELU by tanh as a continued fraction": {
-        "Erf": _write_erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8), FRACTION),
-        "Gelu": _write_gelu(SLOPE, SLOPE * CUBIC, FRACTION),
+        "Erf": _write_erf(SLOPE * math.sqrt(2), SLOPE * CUBIC_FACTOR * math.sqrt(8), FRACTION),
+        "Gelu": _write_gelu(SLOPE, SLOPE * CUBIC_FACTOR, FRACTION),
     },
     "tanh as a continued fraction": {"Tanh": f"u = Identity(x) {FRACTION} y = Identity(t)"},
     "GELU by the logistic function": {
-        "Erf": _write_erf(QUICK / math.sqrt(2), 0.0),
-        "Gelu": _write_gelu(QUICK / 2, 0.0),
+        "Erf": _write_erf(LOGISTIC_FACTOR / math.sqrt(2), 0.0),
+        "Gelu": _write_gelu(LOGISTIC_FACTOR / 2, 0.0),
     },
     "exp by a straight line between powers of two": {
         "Exp": f"u = Identity(x) {EXP} y = Identity(t)",
@@ -136,11 +136,11 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
             times = _measure_gain(output, trials.model.run_on_reference(region, change=change))
         except SubcutError:  # the reference has no such operator, or the values are of another type
             continue
-        if times >= NEARER:
+        if times >= MIN_DISTANCE_RATIO:
             found.append((times, name))
     if found:
         times, name = max(found)
-        quoted = f"{name} (×{min(times, MOST):.0f} nearer)"
+        quoted = f"{name} (×{min(times, MAX_NAMED_RATIO):.0f} nearer)"
         yield Evidence("approximation", f"looks like {quoted}", Fact.KNOWN, quoted=quoted)
 
 
@@ -164,7 +164,8 @@ def _measure_gain(output: WrongOutput, approximated: Feeds) -> float:
             if (
                 near is None
                 or near.masked
-                or near.error > max(LEFT * near.scale, (judged.noise or 0.0) if is_worst else 0.0)
+                or near.error
+                > max(MAX_HEALTHY_ERROR * near.scale, (judged.noise or 0.0) if is_worst else 0.0)
             ):
                 return 0.0
             if (

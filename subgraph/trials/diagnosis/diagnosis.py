@@ -60,11 +60,12 @@ MIN_ALONE = 2  # that show anything
 MIN_GRIDS = 3
 MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
 MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
-BEYOND = 10.0  # times the noise: no rounding of that precision
-FAINT = 0.02  # times the noise: a precision with a noise so much larger is not the reason
-NEARER = 10.0  # times nearer to one side than to the other
+MIN_NOISE_RATIO = 10.0  # times the noise: no rounding of that precision
+MIN_NOISE_SHARE = 0.02  # times the noise: a precision with a noise so much larger is not the reason
+MIN_DISTANCE_RATIO = 10.0  # times nearer to one side than to the other
 MAX_RANGES = 6  # nodes with further ranges that are named
-NEARER_COARSE = 2.0  # a scale is the cause, though a fused kernel rounds the other inputs as well
+# A scale is the cause, though a fused kernel rounds the other inputs as well.
+MIN_SCALE_DISTANCE_RATIO = 2.0
 LIKENESSES = ("input", "likeness")  # evidence that nodes share only if its text is the same
 NO_EXPORT = frozenset((Fact.WITHIN, Fact.APPROXIMATE))  # an error that is not a fault
 
@@ -280,7 +281,7 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
         ruling = _judge_by_noise(output, pair, precision)
         name = precision.dtype
         ratio = ruling.metrics.get("noise_ratio")
-        if ruling.agrees and (ratio is None or ratio >= FAINT):
+        if ruling.agrees and (ratio is None or ratio >= MIN_NOISE_SHARE):
             says = f"{name} arithmetic would explain it: {ruling.why}"
             yield Evidence("precision", says, Fact.FITS, precision)
             return
@@ -313,7 +314,7 @@ def _describe_size(ruling: Ruling, ratio: float | None, kernels: Collection[str]
         return Fact.APPROXIMATE
     if ruling.agrees or ruling.signature is Signature.PRECISION:
         return Fact.WITHIN
-    return Fact.BEYOND if ratio is None or ratio > BEYOND else None
+    return Fact.BEYOND if ratio is None or ratio > MIN_NOISE_RATIO else None
 
 
 # ------------------------------------------------------------ other runs
@@ -403,7 +404,7 @@ def diagnose_model(
     try:
         with with_candidate(trials, candidate, "theirs") as theirs:
             found = theirs.verdict(region)
-            ratio = NEARER_COARSE if coarse else NEARER
+            ratio = MIN_SCALE_DISTANCE_RATIO if coarse else MIN_DISTANCE_RATIO
             is_same = found.signature in NO_OUTPUT and verdict.signature in NO_OUTPUT
             if worst := verdict.worst:
                 outputs = WrongOutput(trials, region, worst), WrongOutput(theirs, region, worst)
@@ -539,7 +540,7 @@ def _describe_side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Eviden
     return Evidence("second", f"no second opinion: {verdict.why}")
 
 
-def _is_nearer(output: WrongOutput, second: WrongOutput, ratio: float = NEARER) -> bool:
+def _is_nearer(output: WrongOutput, second: WrongOutput, ratio: float = MIN_DISTANCE_RATIO) -> bool:
     """Return whether the second run's output is nearer to the candidate's than to the reference's,
     by this ratio."""
     if output.values is None or second.values is None:

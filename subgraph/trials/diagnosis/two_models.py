@@ -41,20 +41,23 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays, StringMap, frozen
 
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
-MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is printed
-CODED = "QLinear"  # before the name of an operator that reads and outputs codes
-INPUTS = "inputs"  # the part that is their number
-FAR = 0.3  # relative distance of constants that no quantization explains
+MAX_LISTED_VALUES = 8  # values of a constant that are listed; of larger ones the range is printed
+CODED_PREFIX = "QLinear"  # before the name of an operator that reads and outputs codes
+INPUTS_PART = "inputs"  # the part that is their number
+MIN_FAR_DISTANCE = 0.3  # relative distance of constants that no quantization explains
 MAX_ELEMENTS = 1 << 25  # of all weights; those of larger models are not read for notes
-BIAS = 2  # input of a Conv
-MAX_FAR = 3  # constants that notes list
-NEAREST = 0.501  # steps between a constant and its nearest code
-MIN_CLIPPED = 0.005  # share of a tensor's values that a scale clips
-MIN_LOST = 0.25  # share of the values other than 0 that a scale makes 0
+BIAS_INPUT = 2  # input of a Conv
+MAX_FAR_CONSTANTS = 3  # constants that notes list
+MAX_CODE_DISTANCE = 0.501  # steps between a constant and its nearest code
+MIN_CLIPPED_SHARE = 0.005  # share of a tensor's values that a scale clips
+MIN_ZERO_SHARE = 0.25  # share of the values other than 0 that a scale makes 0
 # they quantize all that they read with one scale, which they find as they run
 FINDS_RANGE = frozenset("DynamicQuantizeLinear DynamicQuantizeMatMul".split())
-ROUNDED = 1e-6  # relative distance of constants that are equal but for rounding
-SCALES = {"DequantizeLinear": (1, 2), **OUTPUT_SCALES}  # operator -> inputs: scale, zero point
+MAX_ROUNDING_DISTANCE = 1e-6  # relative distance of constants that are equal but for rounding
+SCALE_INPUTS = {
+    "DequantizeLinear": (1, 2),
+    **OUTPUT_SCALES,
+}  # operator -> inputs: scale, zero point
 
 
 def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
@@ -103,9 +106,9 @@ def iter_far_constants(trials: Trials) -> Iterator[str]:
         if {*pairing.ours.graph.makes[i]} & {*pairing.theirs.graph.makes[j]}
     ]
     rows = flatten(_iter_node(*pair) for pair in both)
-    far = [row for row in rows if row.part == INPUTS]
-    far += [row for apart, row in _measure_constants(both) if FAR <= apart < np.inf]
-    for row in far[:MAX_FAR]:
+    far = [row for row in rows if row.part == INPUTS_PART]
+    far += [row for apart, row in _measure_constants(both) if MIN_FAR_DISTANCE <= apart < np.inf]
+    for row in far[:MAX_FAR_CONSTANTS]:
         what = f"{row.node}, {row.part}: {row.ours} in ours, {row.theirs} in theirs"
         yield f"the outputs agree, but the models differ: {what}"
 
@@ -152,7 +155,7 @@ class _Side:
     def list_numbers(self, i: int) -> set[bytes]:
         """List the sorted numbers of each constant that a node reads, if they are many."""
         read = (self.constants.get(name) for name in self.graph.reads[i])
-        long = (value for value in read if value is not None and value.size > MAX_VALUES)
+        long = (value for value in read if value is not None and value.size > MAX_LISTED_VALUES)
         return {np.sort(value, axis=None).tobytes() for value in long}
 
 
@@ -222,7 +225,7 @@ class _Node:
     @property
     def quantization(self) -> str:
         """The scale of a quantizer, or of a dequantizer; "" of other operators."""
-        inputs = SCALES.get(self.proto.op_type)
+        inputs = SCALE_INPUTS.get(self.proto.op_type)
         scale = constant_scale(self.side.graph, self.proto, *inputs) if inputs else None
         return _format_scale(scale) if scale else ""
 
@@ -352,7 +355,7 @@ def _computes(graph: Graph, other: CandidateModel, name: str, ours: Region, thei
 
 def _count_operators(graph: Graph, region: Region) -> Counter[str]:
     """Count the operators of a region, those that compute with codes as those of floats."""
-    return Counter(graph.ops[i].removeprefix(CODED) for i in region.nodes)
+    return Counter(graph.ops[i].removeprefix(CODED_PREFIX) for i in region.nodes)
 
 
 def _are_equal(values: ReferenceValues, row: ModelDifference) -> bool:
@@ -389,7 +392,7 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
             yield ModelDifference(ours.label, clean(name), own.get(name, ""), their.get(name, ""))
     if len(ours.proto.input) != len(theirs.proto.input):
         counts = (str(len(node.proto.input)) for node in (ours, theirs))
-        yield ModelDifference(ours.label, INPUTS, *counts)
+        yield ModelDifference(ours.label, INPUTS_PART, *counts)
 
 
 def _list_added(node: _Node, other: _Node) -> list[str]:
@@ -422,7 +425,7 @@ def _measure_constants(
             their = theirs.side.constants[b]
             part = ours.input_name(k)
             if folded:
-                own = folded.apply(own, is_bias=k == BIAS)
+                own = folded.apply(own, is_bias=k == BIAS_INPUT)
                 part += " with its BatchNormalization"
             if _are_nearest_codes(theirs.side.graph, b, own, their):
                 continue
@@ -449,9 +452,9 @@ def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> b
     """Return whether their constant is dequantized from the nearest codes of our constant."""
     if find_operator(graph, name) != "DequantizeLinear" or ours.shape != theirs.shape:
         return False
-    scale = constant_scale(graph, graph.nodes[graph.maker[name]], *SCALES["DequantizeLinear"])
+    scale = constant_scale(graph, graph.nodes[graph.maker[name]], *SCALE_INPUTS["DequantizeLinear"])
     apart = np.max(np.abs(ours - theirs), initial=0.0)
-    return scale is not None and bool(apart <= NEAREST * max(scale.step))
+    return scale is not None and bool(apart <= MAX_CODE_DISTANCE * max(scale.step))
 
 
 def _iter_missing_inputs(theirs: _Side) -> Iterator[ModelDifference]:
@@ -515,9 +518,9 @@ def _iter_coarse(
         free = value[value > 0]
         lost = np.count_nonzero(free < max(scale.step) / 2) / max(free.size, 1)
         share = shares.get(name, 0.0) if name in region.outputs else 0.0
-        if share >= MIN_CLIPPED:
+        if share >= MIN_CLIPPED_SHARE:
             text = f"clips {100 * share:.2g} % of our values"
-        elif lost >= MIN_LOST and find_operator(graph, name) not in SQUASHES:
+        elif lost >= MIN_ZERO_SHARE and find_operator(graph, name) not in SQUASHES:
             text = f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
         else:
             continue
@@ -530,10 +533,10 @@ def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, 
     type."""
     are_floats = ours.dtype.kind == theirs.dtype.kind == "f"
     eps = max(float(np.finfo(v.dtype).eps) for v in (ours, theirs)) if are_floats else 0.0
-    is_equal = apart <= max(ROUNDED, eps) or np.array_equal(ours, theirs)
+    is_equal = apart <= max(MAX_ROUNDING_DISTANCE, eps) or np.array_equal(ours, theirs)
     if is_equal and (are_floats or ours.dtype == theirs.dtype):
         return ()
-    is_long = ours.size > MAX_VALUES and apart < np.inf
+    is_long = ours.size > MAX_LISTED_VALUES and apart < np.inf
     return _format_constant(ours), _format_constant(theirs) + (
         f", {100 * apart:.3g} % apart" if is_long else ""
     )
@@ -551,9 +554,9 @@ def _format_scale(scale: Scale) -> str:
 
 
 def _format_constant(value: Array) -> str:
-    """Return `float32 2 [0.1, 0.2]`; the range instead of more than `MAX_VALUES` values."""
+    """Return `float32 2 [0.1, 0.2]`; the range instead of more than `MAX_LISTED_VALUES` values."""
     text = f"{value.dtype} {shape_text(value.shape)}"
-    if value.size <= MAX_VALUES:
+    if value.size <= MAX_LISTED_VALUES:
         is_float = value.dtype.kind == "f"
         listed = [float(f"{v:.4g}") for v in value.flat] if is_float else value.tolist()
         return f"{text} {listed}"

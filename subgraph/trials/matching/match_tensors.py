@@ -37,14 +37,14 @@ from subgraph.trials.matching.name_forms import ENDINGS, expand_map
 from subgraph.types import Array, StringMap, frozen
 
 # Relative l2 distance up to which values may be the same tensor: int8 nets drift by less.
-NEAR = 0.1
-CLEARER = 4.0  # a match must be nearer than any rival by this factor
+MAX_DISTANCE = 0.1
+MIN_RIVAL_RATIO = 4.0  # a match must be nearer than any rival by this factor
 WORK_OF_QUANTIZERS = frozenset(("Clip", "Relu"))  # if the range of their codes begins at 0
-SURELY = 1e-6  # a distance of rounding alone
+MAX_ROUNDING_DISTANCE = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
-RUNS = 64  # of sorted values, that are compared before the values themselves
+PROFILE_RUNS = 64  # of sorted values, that are compared before the values themselves
 MIN_EXACT = 8  # the same, if they differ by rounding alone
-SLACK = 1e-6  # of rounding, when profiles are compared
+PROFILE_SLACK = 1e-6  # of rounding, when profiles are compared
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -151,7 +151,7 @@ def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matc
         perm = match.perm if match else ()
         if expected is not None and value is not None and expected.shape != value.shape:
             long_axes = [axis for axis in perm if expected.shape[axis] > 1]
-            is_far = match and relative_l2(expected, match.to_real(value)) > NEAR
+            is_far = match and relative_l2(expected, match.to_real(value)) > MAX_DISTANCE
             if long_axes == sorted(long_axes) or (is_far and name not in reference.graph.outputs):
                 found.add(name)
     return found
@@ -397,7 +397,9 @@ def _fit(
         return match
     match = match.with_type(value.dtype.name)
     same_shape = expected.shape == value.shape
-    if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= NEAR):
+    if same_shape and (
+        expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= MAX_DISTANCE
+    ):
         return match
     perms = [_turn(order) for order in iter_axis_orders(expected.shape, value.shape)]
     turned = [replace(match, perm=perm) for perm in perms]
@@ -405,7 +407,7 @@ def _fit(
         return turned[0] if turned else None
     distances = sorted((relative_l2(expected, m.to_real(value)), m.perm) for m in turned)
     (best, perm), (second, _) = distances[:2]
-    if best * CLEARER < second and best <= NEAR:
+    if best * MIN_RIVAL_RATIO < second and best <= MAX_DISTANCE:
         return replace(match, perm=perm)
     # A value that deviates far in every order shows nothing about the order.
     likely = _turn(likely)
@@ -451,7 +453,7 @@ def _find_near_values(
         value = candidate.value(match.name)
         if value is None:
             continue
-        alike = sums.near(match.to_real(value), NEAR)
+        alike = sums.near(match.to_real(value), MAX_DISTANCE)
         if unmatched.isdisjoint(alike):
             continue
         for name in alike:
@@ -459,7 +461,7 @@ def _find_near_values(
             fitted = _fit(replace(match, reference_scale=own.get(name)), expected, value)
             if fitted and expected is not None:
                 apart = relative_l2(expected, fitted.to_real(value))
-                near[name] += [(apart, fitted)] if apart <= NEAR else []
+                near[name] += [(apart, fitted)] if apart <= MAX_DISTANCE else []
     return {name: options for name, options in near.items() if options}
 
 
@@ -478,8 +480,10 @@ def profile_of(value: Array) -> Array:
     """
     flat = np.sort(value, axis=None).astype(np.float64)
     if not flat.size or not np.all(np.isfinite(flat[[0, -1]])):
-        return np.full(min(RUNS, flat.size) + 1, np.nan)
-    starts = np.linspace(0, flat.size, min(RUNS, flat.size), endpoint=False).astype(np.int64)
+        return np.full(min(PROFILE_RUNS, flat.size) + 1, np.nan)
+    starts = np.linspace(0, flat.size, min(PROFILE_RUNS, flat.size), endpoint=False).astype(
+        np.int64
+    )
     lengths = np.diff(starts, append=flat.size)
     means = np.add.reduceat(flat, starts) / lengths
     rest = norm(flat - np.repeat(means, lengths))
@@ -506,7 +510,7 @@ class BlockSums(Generic[Key]):
         if profiles is None or array.dtype.kind not in "fiubV" or not share:
             return []
         apart = np.linalg.norm(profiles - profile_of(array), axis=1)
-        limits = share * np.linalg.norm(profiles, axis=1) * (1 + SLACK)
+        limits = share * np.linalg.norm(profiles, axis=1) * (1 + PROFILE_SLACK)
         return [key for key, is_near in zip(keys, apart <= limits, strict=True) if is_near]
 
 
@@ -540,7 +544,7 @@ def _select_mutual(
             for a, n in back[match.name]
             if _find_original(reference, n) != _find_original(reference, name)
         ]
-        unique = all(a > max(apart * CLEARER, SURELY) for a in rivals)
+        unique = all(a > max(apart * MIN_RIVAL_RATIO, MAX_ROUNDING_DISTANCE) for a in rivals)
         unique = unique and _is_first_copy(reference, name, [n for _, n in back[match.name]])
         if unique and _keeps_order(reference, candidate, name, match, {**matches, **chosen}):
             chosen[name] = match

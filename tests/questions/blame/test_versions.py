@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from subgraph.questions.blame.versions import FEW, search
+from subgraph.questions.blame.versions import MAX_RELEASES_TRIED_EACH, search
 from subgraph.results.blame import ReleaseState, TriedRelease, Versions
 from tests.helpers.facts import has_line
 
@@ -81,7 +81,7 @@ def test_seven_tries_are_enough_where_one_end_is_right(releases: int, wrong: int
 def test_of_a_few_each_is_tried() -> None:
     truth = "wrwrwrw"
     history, asked, notes = run(truth, 2)
-    assert len(asked) == FEW == len(truth)
+    assert len(asked) == MAX_RELEASES_TRIED_EACH == len(truth)
     assert (history.first_wrong, history.first_right) == ("1.2", "1.3")
     assert has_line(notes[0], "6 times")
 

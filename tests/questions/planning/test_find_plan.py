@@ -405,8 +405,8 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
 def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of 18 nodes leave float16's range: the group that they are in says that some do, one run
     more which."""
-    monkeypatch.setattr(find_plan, "MANY", 12)
-    monkeypatch.setattr(find_plan, "GROUP", 4)
+    monkeypatch.setattr(find_plan, "MIN_GROUPED_PLACES", 12)
+    monkeypatch.setattr(find_plan, "GROUP_PLACES", 4)
     nodes = "".join(
         f"[n{k}] h{k + 1} = Mul (h{k}, {'one' if k % 11 else 'near'}) " for k in range(16)
     )
