@@ -40,7 +40,8 @@ from subgraph.types import Fields, StringMap, frozen
 
 Feeds = Iterable[Record] | Sample
 
-CAST_BYTES = 4  # bytes of an element of a weight that onnxruntime widens to float32 to compute with it
+# Of an element of a weight that onnxruntime widens to float32 to compute with it.
+CAST_BYTES = 4
 # of these it has hardly any kernels on a CPU: it casts all when a run begins
 HALF = ("float16", "bfloat16")
 # in errors of onnxruntime
