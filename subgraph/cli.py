@@ -58,8 +58,8 @@ from subgraph.errors import (
     SubcutError,
     UsageError,
 )
+from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.reach import flatten
 from subgraph.results import brief as short
 from subgraph.results.commands import ErrorEntry, ErrorResult, TasksResult
 from subgraph.results.common import NextCommand

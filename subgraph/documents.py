@@ -35,7 +35,7 @@ from typing import (
 )
 
 from subgraph.errors import InputError
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.types import JsonObject
 
 T = TypeVar("T")

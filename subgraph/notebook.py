@@ -20,8 +20,8 @@ from subgraph.graph.cut import Cut
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.drawn_network import network
+from subgraph.iterables import flatten
 from subgraph.questions.bisection.bisection import Bisection
-from subgraph.reach import flatten
 from subgraph.reports import text as text_report
 from subgraph.reports.html import plan_curve
 from subgraph.results.plan import PlanDocument

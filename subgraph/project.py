@@ -19,8 +19,8 @@ from typing import Any
 
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
+from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.reach import flatten
 from subgraph.text import clean, is_text, list_some, nearest, split_signature
 from subgraph.types import JsonObject, frozen
 

@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from subgraph.documents import Number, absent, to_json
-from subgraph.reach import group_values
+from subgraph.iterables import group_values
 from subgraph.text import count, explain_mute_outputs
 from subgraph.types import Fields, JsonObject, StringMap, frozen
 

@@ -33,8 +33,8 @@ from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
 from subgraph.graph.value_types import common_type, open_dimensions
+from subgraph.iterables import index_by_name
 from subgraph.lazy import np
-from subgraph.reach import index_by_name
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, Records, Value, tensor_text, write_value

@@ -41,8 +41,8 @@ from subgraph.graph.nested import (
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.value_types import find_declared_types
 from subgraph.graph.walks import find_ancestors
+from subgraph.iterables import flatten, index_by_name
 from subgraph.log import log
-from subgraph.reach import flatten, index_by_name
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, Strings, frozen
 

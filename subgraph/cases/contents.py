@@ -41,7 +41,7 @@ from subgraph.cases.zip_archive import name_problem
 from subgraph.documents import from_json, read_json
 from subgraph.errors import InputError, SubcutError, UsageError, explain_os_error
 from subgraph.graph import protobuf
-from subgraph.reach import drop_repeats
+from subgraph.iterables import drop_repeats
 from subgraph.text import clean
 from subgraph.types import Fields, Strings, frozen
 

@@ -39,7 +39,7 @@ from subgraph.cases.redact import REMOVED
 from subgraph.cases.zip_archive import Checksum, name_problem
 from subgraph.documents import from_json, read_document
 from subgraph.errors import InputError, UsageError
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest

@@ -24,7 +24,7 @@ from typing import Any
 from subgraph import results, system
 from subgraph.cases import case
 from subgraph.documents import KEY
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.storage.convert import StoredFile
 from subgraph.system import home_folder, processor
 from subgraph.text import split_spec

@@ -35,8 +35,8 @@ from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_producer_label
+from subgraph.iterables import flatten
 from subgraph.origins import load
-from subgraph.reach import flatten
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, FeedingOptions, Sample
 from subgraph.runtime.reference import Reference

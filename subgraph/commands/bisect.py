@@ -31,9 +31,9 @@ from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.graph.region import prepare_graph
+from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.project import parse_seconds
-from subgraph.reach import index_by_name
 from subgraph.text import clean, prediction, shorten
 
 if TYPE_CHECKING:

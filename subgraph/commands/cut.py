@@ -17,8 +17,8 @@ from subgraph.commands.table import make_next
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.walks import find_producer_label
+from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.reach import flatten
 from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedRegion
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family

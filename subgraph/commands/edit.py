@@ -20,7 +20,7 @@ from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.selection import select
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.results.commands import EditResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite

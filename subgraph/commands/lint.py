@@ -25,8 +25,8 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.inspection import known as entries_of
 from subgraph.inspection.known import Entry
+from subgraph.iterables import flatten, group_values
 from subgraph.log import log
-from subgraph.reach import flatten, group_values
 from subgraph.results.commands import KnownResult, RulesResult
 from subgraph.results.common import NextCommand
 from subgraph.runtime.inputs import Feeding

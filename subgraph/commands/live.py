@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from subgraph.commands import OUTCOMES
+from subgraph.iterables import pick
 from subgraph.log import log
-from subgraph.reach import pick
 from subgraph.text import clean, clean_lines, count, distinct, wrap
 from subgraph.types import Fields
 

@@ -33,7 +33,7 @@ from subgraph.errors import (
     UsageError,
     explain_os_error,
 )
-from subgraph.reach import index_by_name
+from subgraph.iterables import index_by_name
 from subgraph.results.commands import (
     BackendEntry,
     BackendRow,

@@ -19,10 +19,10 @@ from subgraph.commands.resolve import Asked
 from subgraph.commands.table import make_next
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
+from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.questions.bisection.manual import MAX_BATCH
-from subgraph.reach import flatten
 from subgraph.results.commands import GivenAnswer, ManualLog, ManualProgress, ManualReset
 from subgraph.text import clean, count
 from subgraph.trust import remember

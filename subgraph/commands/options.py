@@ -26,7 +26,7 @@ import typer
 from subgraph import plugins, project
 from subgraph.commands import Result
 from subgraph.errors import SubcutError, UsageError
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.text import clean
 from subgraph.types import Strings, frozen

@@ -14,8 +14,8 @@ from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOpti
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
+from subgraph.iterables import flatten
 from subgraph.precision import Precision
-from subgraph.reach import flatten
 from subgraph.results.common import NextCommand
 from subgraph.text import clean, count, short
 from subgraph.types import frozen

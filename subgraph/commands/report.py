@@ -13,7 +13,7 @@ from subgraph.commands import Result, table
 from subgraph.commands.options import Text, add_option_groups, option
 from subgraph.documents import read_json
 from subgraph.errors import UsageError
-from subgraph.reach import drop_repeats
+from subgraph.iterables import drop_repeats
 from subgraph.results.commands import ReportResult
 from subgraph.text import clean
 

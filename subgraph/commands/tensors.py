@@ -20,8 +20,8 @@ from subgraph.commands.resolve import Asked, read_formats
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.selection import select_tensor
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.log import log
-from subgraph.reach import drop_repeats, flatten
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text

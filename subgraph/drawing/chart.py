@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.text import short
 from subgraph.types import StringMap, frozen
 

@@ -19,7 +19,8 @@ from itertools import groupby
 from typing import TypeVar
 
 from subgraph.drawing.network import Network
-from subgraph.reach import flatten, group_values, invert, reach
+from subgraph.iterables import flatten, group_values, invert
+from subgraph.reach import reach
 from subgraph.text import find_shared_start, short
 from subgraph.types import Strings
 

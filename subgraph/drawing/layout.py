@@ -29,7 +29,7 @@ from subgraph.drawing.level import (
     size,
 )
 from subgraph.drawing.network import Network, kind_of
-from subgraph.reach import flatten, group_values
+from subgraph.iterables import flatten, group_values
 from subgraph.text import clean, short
 from subgraph.types import Strings, frozen
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from subgraph.drawing.groups import Tree, map_leaves
 from subgraph.drawing.layered import Edge, Item, Placed, place_in_layers
 from subgraph.drawing.network import Network
-from subgraph.reach import flatten, ungroup
+from subgraph.iterables import flatten, ungroup
 from subgraph.text import clean, columns, count, distinct, short
 from subgraph.types import Shapes, StringMap, Strings, frozen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from subgraph.reach import flatten, group_values, invert, ungroup
+from subgraph.iterables import flatten, group_values, invert, ungroup
 from subgraph.types import StringMap, Strings
 
 MIN_WIDE_READERS = 5  # readers; a tensor with as many has lines only to near readers

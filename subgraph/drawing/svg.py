@@ -15,7 +15,7 @@ from html import escape
 
 from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.drawing.network import RULES, VARIABLES
-from subgraph.reach import drop_repeats, flatten
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.text import clean, list_some
 from subgraph.types import StringMap, Strings, frozen
 

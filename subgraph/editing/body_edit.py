@@ -19,7 +19,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import assign, functions_of, iter_named_bodies
 from subgraph.graph.opsets import read_imports
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 
 Edit = Callable[[Graph, tuple[str, ...]], Draft]
 

@@ -40,7 +40,7 @@ from subgraph.graph.opsets import (
     opset_of,
     read_imports,
 )
-from subgraph.reach import flatten, index_by_name, invert
+from subgraph.iterables import flatten, index_by_name, invert
 from subgraph.storage import dtypes, folders
 from subgraph.system import quote
 from subgraph.text import clean, count, find_free_name

@@ -13,7 +13,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.selection import select
 from subgraph.graph.value_types import find_declared_types, holds_maps
 from subgraph.graph.walks import find_descendants
-from subgraph.reach import flatten, restrict
+from subgraph.iterables import flatten, restrict
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues

@@ -21,7 +21,7 @@ from subgraph.graph.region import build_region
 from subgraph.graph.selection import select
 from subgraph.graph.value_types import read_type
 from subgraph.graph.walks import find_descendants
-from subgraph.reach import flatten, index_by_name
+from subgraph.iterables import flatten, index_by_name
 from subgraph.storage.tensors import Records
 from subgraph.text import clean, count, nearest
 from subgraph.types import JsonObject, StringMap

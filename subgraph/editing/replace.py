@@ -15,7 +15,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.nested import assign
 from subgraph.graph.region import Region
 from subgraph.graph.value_types import DeclaredType, find_declared_types, read_type
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.text import clean, nearest
 from subgraph.types import StringMap
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from subgraph import children
 from subgraph.errors import BackendError, UsageError
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.storage.folders import cache_folder
 from subgraph.system import PYTHON, hardware
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from subgraph import children
 from subgraph.environments import emulated
 from subgraph.errors import BackendError, OutputError, explain_os_error
+from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.reach import flatten
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.folders import cache_folder

@@ -24,8 +24,8 @@ from subgraph import children, plugins
 from subgraph.environments import emulated, installation
 from subgraph.environments.installation import QUIET, Installation, make
 from subgraph.errors import BackendError, UsageError
+from subgraph.iterables import flatten
 from subgraph.lazy import metadata
-from subgraph.reach import flatten
 from subgraph.storage.folders import cache_folder
 from subgraph.system import link_folder
 from subgraph.types import Strings

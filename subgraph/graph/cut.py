@@ -51,7 +51,7 @@ from subgraph.graph.value_types import (
     read_type,
     set_tensor,
 )
-from subgraph.reach import flatten, index_by_name, restrict
+from subgraph.iterables import flatten, index_by_name, restrict
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record, Records
 from subgraph.types import StringMap, Strings, frozen

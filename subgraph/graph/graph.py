@@ -26,7 +26,7 @@ from subgraph.graph.nested import (
 )
 from subgraph.graph.opsets import require_expandable
 from subgraph.graph.random_nodes import find_random_nodes
-from subgraph.reach import flatten, group_values, index_by_name, pick
+from subgraph.iterables import flatten, group_values, index_by_name, pick
 from subgraph.types import Array, JsonObject, Strings
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, Cut
 from subgraph.graph.nested import FunctionKey, all_tensors, functions_of, rename, tensors_in
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records
 from subgraph.types import StringMap, frozen

@@ -11,7 +11,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import all_tensors
 from subgraph.graph.value_types import find_value_infos, is_fixed, pin
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.storage.digest import digest, file_digest
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from subgraph.graph.properties import BODY_OPS, HOLDS_TENSOR, PROPERTIES
-from subgraph.reach import drop_repeats, flatten
+from subgraph.iterables import drop_repeats, flatten
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TensorProto

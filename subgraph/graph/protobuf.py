@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
 
 from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError, explain_os_error
+from subgraph.iterables import flatten
 from subgraph.lazy import np
-from subgraph.reach import flatten
 from subgraph.storage import dtypes, folders
 from subgraph.storage.file_kinds import HEAD_BYTES, recognize
 from subgraph.storage.tensors import np_dtype

@@ -15,8 +15,8 @@ from subgraph.graph.kinds import find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
 from subgraph.graph.walks import find_operator, skip_operators
+from subgraph.iterables import flatten, index_by_name
 from subgraph.lazy import np
-from subgraph.reach import flatten, index_by_name
 from subgraph.storage.dtypes import Scale
 from subgraph.types import Array
 

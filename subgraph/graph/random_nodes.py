@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph.graph.nested import BODILESS, FunctionKey, bodies, constant_value, find_called
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import RANDOM_OPS
-from subgraph.reach import index_by_name, invert
+from subgraph.iterables import index_by_name, invert
 from subgraph.types import JsonObject
 
 if TYPE_CHECKING:

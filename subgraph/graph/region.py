@@ -24,8 +24,8 @@ from subgraph.graph.walks import (
     iter_predecessors,
     iter_successors,
 )
+from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.reach import flatten
 from subgraph.text import clean
 from subgraph.types import Strings, frozen
 

@@ -10,7 +10,7 @@ from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import assign
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 from subgraph.types import frozen

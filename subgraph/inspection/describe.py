@@ -24,8 +24,8 @@ from subgraph.graph.value_types import holds_maps, read_type
 from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.origins.source import Source, find_source, read_node_metadata
-from subgraph.reach import drop_repeats, flatten
 from subgraph.runtime.inputs import Feeding, OriginKind
 from subgraph.types import Strings, frozen, frozen_keywords
 

@@ -24,8 +24,8 @@ from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import find_declared_types, read_type
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.origins.source import SCOPE_NAMES, parse_texts
-from subgraph.reach import drop_repeats, flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings

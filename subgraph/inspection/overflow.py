@@ -51,8 +51,8 @@ from subgraph.graph.properties import (
     WINDOWS,
 )
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
+from subgraph.iterables import flatten, invert
 from subgraph.precision import Precision
-from subgraph.reach import flatten, invert
 from subgraph.types import Array, frozen
 
 RULES = """

@@ -26,7 +26,7 @@ from subgraph.graph.region import find_upstream
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import common_shape, tensor_type
 from subgraph.graph.walks import find_descendants
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for

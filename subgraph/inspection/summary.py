@@ -12,7 +12,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import LIST_FIELDS, VALUE_FIELDS, operator
-from subgraph.reach import group_values
+from subgraph.iterables import group_values
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.text import count

@@ -27,9 +27,9 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.properties import REARRANGES, REQUANTIZES
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_ancestors, find_descendants, find_operator
+from subgraph.iterables import flatten, restrict
 from subgraph.log import log
 from subgraph.precision import Precision
-from subgraph.reach import flatten, restrict
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.matching.align import (

@@ -22,10 +22,10 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
+from subgraph.iterables import flatten, group_values
 from subgraph.log import log
 from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
-from subgraph.reach import flatten, group_values
 from subgraph.recordings import recording
 from subgraph.recordings.dump_files import fill_open_dimension, scan, split_numbers
 from subgraph.recordings.dumps import DumpEntry, WrittenNames

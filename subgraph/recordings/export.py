@@ -16,7 +16,7 @@ from subgraph.documents import Word, absent, from_json
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import codes, scales_of
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.recordings import recording
 from subgraph.recordings.dump_files import scan
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, raw

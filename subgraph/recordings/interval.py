@@ -24,7 +24,7 @@ from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_ancestors, find_descendants, iter_successors
 from subgraph.inspection import lint
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.recordings.compare_recording import ALL, Choice, compare_run
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.run_comparison import RunComparison, TensorRow

@@ -19,7 +19,7 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.recordings.dump_files import DamagedFile, Files, scan
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames
 from subgraph.storage import dtypes

@@ -25,8 +25,8 @@ from subgraph.errors import UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region, surroundings
+from subgraph.iterables import group_values, restrict
 from subgraph.origins.source import find_source
-from subgraph.reach import group_values, restrict
 from subgraph.recordings.interval import (
     REFERENCE,
     Interval,

@@ -17,7 +17,8 @@ from itertools import takewhile
 from subgraph.comparison import CLIPPED
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
-from subgraph.reach import flatten, reach, restrict
+from subgraph.iterables import flatten, restrict
+from subgraph.reach import reach
 from subgraph.recordings.device_runs import AXIS_ORDERS, RecordedRun
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import capture_tensors, read_reference_value

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from subgraph import plugins, system
-from subgraph.reach import drop_repeats, flatten
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.reports._compared import (
     PINNED_ALONE,
     Kind,

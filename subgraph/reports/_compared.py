@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from subgraph import system
 from subgraph.documents import Number
-from subgraph.reach import drop_repeats, flatten
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.common import NextCommand, PreciseSetting
 from subgraph.results.compare import (

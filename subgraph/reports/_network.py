@@ -8,7 +8,7 @@ from dataclasses import replace
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
-from subgraph.reach import drop_repeats, flatten, invert, restrict
+from subgraph.iterables import drop_repeats, flatten, invert, restrict
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.reports._words import all_indices, is_proven
 from subgraph.results.bisect import BisectDocument, FindingDocument

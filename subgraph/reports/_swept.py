@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from subgraph.reach import flatten, group_values
+from subgraph.iterables import flatten, group_values
 from subgraph.reports._words import cleaned, runtime
 from subgraph.results.sweep import SweepDocument, Totals
 from subgraph.text import align_columns, count, shorten, wrap

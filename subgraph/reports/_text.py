@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from subgraph import system
-from subgraph.reach import drop_repeats
+from subgraph.iterables import drop_repeats
 from subgraph.reports._answer import answer
 from subgraph.reports._compared import (
     Compared,

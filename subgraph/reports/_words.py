@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar, cast
 
-from subgraph.reach import drop_repeats, flatten
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.reports._compared import Compared, View
 from subgraph.results.bisect import (
     FindingDocument,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import system
 from subgraph.drawing import chart, svg
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.reports._answer import answer, evidence
 from subgraph.reports._compared import (
     ComparedDocument,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.reports import _swept, _text
 from subgraph.reports._answer import answer, evidence
 from subgraph.reports._compared import ComparedDocument

@@ -24,9 +24,9 @@ from subgraph.documents import Version
 from subgraph.environments import emulated, releases
 from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
+from subgraph.iterables import flatten, pick
 from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
-from subgraph.reach import flatten, pick
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file

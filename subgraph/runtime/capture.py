@@ -17,8 +17,8 @@ from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.selection import select_tensor
 from subgraph.graph.value_types import find_declared_types
+from subgraph.iterables import index_by_name
 from subgraph.log import log
-from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import (
     DRAWS,
     IMAGES,

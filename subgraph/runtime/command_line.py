@@ -20,8 +20,8 @@ from pathlib import Path
 
 from subgraph import system
 from subgraph.errors import UnknownName, UsageError
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.plugins import HOME
-from subgraph.reach import drop_repeats, flatten
 from subgraph.text import nearest
 from subgraph.types import StringMap, frozen
 

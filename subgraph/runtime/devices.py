@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.system import hardware
 from subgraph.types import StringMap, Strings, frozen
 

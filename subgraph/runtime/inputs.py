@@ -23,8 +23,8 @@ from subgraph.graph.nested import attribute
 from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.value_types import find_declared_types, read_type
+from subgraph.iterables import flatten, ungroup
 from subgraph.log import log
-from subgraph.reach import flatten, ungroup
 from subgraph.runtime import datasets
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale

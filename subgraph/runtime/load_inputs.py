@@ -12,8 +12,8 @@ from typing import Any
 from subgraph import system
 from subgraph.errors import InputError, explain_os_error
 from subgraph.graph import protobuf
+from subgraph.iterables import index_by_name
 from subgraph.lazy import np
-from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import (
     ARRAY_FOLDER,
     DRAWS,

@@ -17,8 +17,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from subgraph.iterables import index_by_name
 from subgraph.precision import Precision
-from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.storage.tensors import Record, RecordTuple
 from subgraph.types import Fields, StringMap, Strings, frozen

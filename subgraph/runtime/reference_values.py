@@ -14,7 +14,7 @@ from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.walks import find_ancestors, find_ancestors_until, find_descendants
-from subgraph.reach import drop_repeats, flatten, pick
+from subgraph.iterables import drop_repeats, flatten, pick
 from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancestors
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference

@@ -28,8 +28,9 @@ from subgraph.graph.model_file import external_files
 from subgraph.graph.region import prepare_graph
 from subgraph.graph.value_types import find_declared_types
 from subgraph.graph.walks import find_ancestors, iter_predecessors
+from subgraph.iterables import flatten, index_by_name
 from subgraph.log import log
-from subgraph.reach import flatten, index_by_name, reach
+from subgraph.reach import reach
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.storage import dtypes, folders

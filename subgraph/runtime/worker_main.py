@@ -38,10 +38,10 @@ from subgraph.errors import (
     SubcutError,
     UsageError,
 )
+from subgraph.iterables import index_by_name
 from subgraph.lazy import np
 from subgraph.plugins import HOME
 from subgraph.precision import Precision
-from subgraph.reach import index_by_name
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import (

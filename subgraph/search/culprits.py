@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from subgraph.reach import drop_repeats, flatten
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.search.driver import Search
 from subgraph.search.oracle import (
     Finding,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.search.culprits import Progress, Rest, acquit, find_culprits
 from subgraph.search.driver import (
     BudgetSpent,

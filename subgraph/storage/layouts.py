@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from subgraph.errors import InputError
+from subgraph.iterables import flatten
 from subgraph.lazy import np
-from subgraph.reach import flatten
 from subgraph.types import Array, Shape, Strings, frozen
 
 PLAIN = "NCHW NHWC HWCN CHWN NCDHW NDHWC DHWCN DHWNC NC CN".split()

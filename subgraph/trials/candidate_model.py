@@ -43,8 +43,9 @@ from subgraph.graph.quantization import (
 from subgraph.graph.region import Region, prepare_graph
 from subgraph.graph.value_types import find_value_infos, read_type, set_tensor
 from subgraph.graph.walks import find_operator, skip_operators
+from subgraph.iterables import flatten, pick
 from subgraph.precision import Precision
-from subgraph.reach import flatten, pick, reach
+from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest

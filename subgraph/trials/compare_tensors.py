@@ -33,9 +33,9 @@ from subgraph.graph.selection import select
 from subgraph.graph.walks import find_ancestors_until, find_descendants
 from subgraph.inspection.drawn_network import make_labeled_network
 from subgraph.inspection.validate import explain_refusal
+from subgraph.iterables import drop_repeats, group_values
 from subgraph.log import log
 from subgraph.origins.source import Source, find_source
-from subgraph.reach import drop_repeats, group_values
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
     Agreement,

@@ -9,8 +9,8 @@ from pathlib import Path
 from subgraph import plugins
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
+from subgraph.iterables import drop_repeats, restrict
 from subgraph.log import log
-from subgraph.reach import drop_repeats, restrict
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge

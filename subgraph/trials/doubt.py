@@ -27,8 +27,8 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
+from subgraph.iterables import flatten
 from subgraph.precision import Precision
-from subgraph.reach import flatten
 from subgraph.runtime.run_result import RunResult
 from subgraph.text import count
 from subgraph.trials.float_forms import IN_FLOAT, is_in_float

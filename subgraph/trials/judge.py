@@ -33,8 +33,8 @@ from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_operator
+from subgraph.iterables import flatten, group_values
 from subgraph.precision import Precision
-from subgraph.reach import flatten, group_values
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult

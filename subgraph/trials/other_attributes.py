@@ -16,7 +16,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import assign
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import index_by_name
+from subgraph.iterables import index_by_name
 from subgraph.text import clean
 from subgraph.types import frozen
 

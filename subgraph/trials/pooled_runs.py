@@ -25,7 +25,7 @@ from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.quantization import makes_steps
 from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.walks import skip_operators
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import digest
 from subgraph.trials.reference_model import ReferenceModel

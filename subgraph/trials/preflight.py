@@ -30,9 +30,9 @@ from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_producer_label
 from subgraph.inspection.validate import explain_refusal
+from subgraph.iterables import flatten, restrict
 from subgraph.log import log
 from subgraph.precision import Precision
-from subgraph.reach import flatten, restrict
 from subgraph.runtime.python_objects import FULL_MODEL_ONLY
 from subgraph.runtime.run_result import Job, RunResult, from_stored
 from subgraph.storage import tensors

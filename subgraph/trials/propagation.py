@@ -24,8 +24,8 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_ancestors, find_descendants, iter_predecessors
+from subgraph.iterables import restrict
 from subgraph.precision import Precision
-from subgraph.reach import restrict
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search.passes.shrink import split_components
 from subgraph.storage.tensors import Record, Records, Value, list_arrays, write_value

@@ -31,8 +31,8 @@ from typing import TypeAlias
 
 from subgraph.errors import OutOfTime, OutputError, SubcutError
 from subgraph.graph.quantization import finds_scales
+from subgraph.iterables import drop_repeats, flatten
 from subgraph.log import log
-from subgraph.reach import drop_repeats, flatten
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.inputs import DRAWS
 from subgraph.runtime.reference import Reference

@@ -26,8 +26,8 @@ from subgraph.graph.cut import Cut, cut_region, freezable
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import CONSTANT, SHAPE, find_kinds
 from subgraph.graph.region import Region
+from subgraph.iterables import flatten, pick
 from subgraph.log import log
-from subgraph.reach import flatten, pick
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds

@@ -22,7 +22,7 @@ import numpy as np
 
 from subgraph import plugins
 from subgraph.errors import InputError, NotInstalled, OutOfTime, SubcutError, UsageError
-from subgraph.reach import flatten, ungroup
+from subgraph.iterables import flatten, ungroup
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker

@@ -22,7 +22,7 @@ from subgraph.comparison.similarity.explanations import (
 from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
-from subgraph.reach import pick
+from subgraph.iterables import pick
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record, write_value
 from subgraph.text import clean

@@ -21,7 +21,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.region import Region
 from subgraph.graph.value_types import open_dimensions
-from subgraph.reach import ungroup
+from subgraph.iterables import ungroup
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import RunResult

@@ -35,8 +35,8 @@ from subgraph.inspection.drawn_network import (
 )
 from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.summary import file_summary, weight_summary
+from subgraph.iterables import flatten, ungroup
 from subgraph.origins.source import find_source
-from subgraph.reach import flatten, ungroup
 from subgraph.reports.html import plan_curve
 from subgraph.reports.text import first_lines
 from subgraph.results.bisect import InsideDocument

@@ -21,7 +21,7 @@ from subgraph.drawing import tensor as drawn
 from subgraph.errors import DataError, InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
-from subgraph.reach import flatten, ungroup
+from subgraph.iterables import flatten, ungroup
 from subgraph.storage.tensors import shape_text
 from subgraph.storage.value_pairs import is_saved, load_pair, read_pairs
 from subgraph.types import Array, JsonObject, frozen

@@ -34,8 +34,9 @@ from subgraph.graph.properties import (
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_CARRIERS, makes_steps
 from subgraph.graph.region import Region
 from subgraph.graph.walks import iter_predecessors, skip_operators
+from subgraph.iterables import flatten, ungroup
 from subgraph.precision import Precision
-from subgraph.reach import flatten, reach, ungroup
+from subgraph.reach import reach
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Records
 from subgraph.types import Array, Strings

@@ -46,8 +46,8 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, bodies
 from subgraph.graph.opsets import STANDARD, opset_of, schema
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
+from subgraph.iterables import flatten, index_by_name
 from subgraph.precision import Precision
-from subgraph.reach import flatten, index_by_name
 from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
 from subgraph.storage.tensors import parse_type
 from subgraph.types import StringMap, Strings, frozen

@@ -42,8 +42,8 @@ from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import TFLITE, constant_scale, makes_steps, step_of
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_ancestors_until, find_operator
+from subgraph.iterables import index_by_name
 from subgraph.precision import Precision
-from subgraph.reach import index_by_name
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import make_numbered_folder

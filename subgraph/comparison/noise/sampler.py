@@ -44,8 +44,8 @@ from subgraph.graph.properties import SUMS
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_operator
+from subgraph.iterables import drop_repeats, pick
 from subgraph.precision import Precision
-from subgraph.reach import drop_repeats, pick
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.dtypes import name_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.types import Fields
 
 Units = list[Hashable]

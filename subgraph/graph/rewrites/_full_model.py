@@ -40,7 +40,7 @@ from subgraph.graph.rewrites._region_model import (
     RegionModel,
     Substitution,
 )
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.types import Array, StringMap
 
 VALUE = -1  # instead of a node: the tensor is replaced by the reference's value

@@ -17,7 +17,7 @@ from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.shape_inference import infer_model
 from subgraph.graph.value_types import set_tensor
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.types import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)

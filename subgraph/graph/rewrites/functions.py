@@ -10,7 +10,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import bodies
 from subgraph.graph.opsets import STANDARD, newest_opsets, schema
 from subgraph.graph.rewrites._region_model import RegionModel, Substitution
-from subgraph.reach import index_by_name
+from subgraph.iterables import index_by_name
 from subgraph.types import JsonObject
 
 

@@ -44,8 +44,8 @@ from pathlib import Path
 from subgraph.documents import from_json, parse_toml, read_text
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import opsets
+from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.reach import flatten
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.text import clean, nearest
 from subgraph.types import StringMap, frozen

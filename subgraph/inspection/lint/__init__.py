@@ -37,9 +37,9 @@ from subgraph.inspection.lint._places import LintNode, Numbers, Scope, all_scope
 from subgraph.inspection.overflow import Overflow
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
+from subgraph.iterables import flatten, group_values
 from subgraph.origins.source import Source, find_source
 from subgraph.precision import Precision
-from subgraph.reach import flatten, group_values
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.types import Shapes, frozen
 

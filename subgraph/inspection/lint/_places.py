@@ -22,7 +22,7 @@ from subgraph.graph.opsets import STANDARD, canonical_domain, read_imports, sche
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import tensor_type
 from subgraph.inspection.ranges import Range, measure_tensor
-from subgraph.reach import index_by_name, invert
+from subgraph.iterables import index_by_name, invert
 from subgraph.storage import dtypes
 from subgraph.types import Array, frozen
 

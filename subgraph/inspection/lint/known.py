@@ -10,7 +10,7 @@ from subgraph.graph.opsets import schema
 from subgraph.inspection import known
 from subgraph.inspection.lint import Issues, LintContext, note
 from subgraph.inspection.lint._places import LintNode
-from subgraph.reach import group_values
+from subgraph.iterables import group_values
 from subgraph.types import StringMap
 
 ABSENT = object()

@@ -20,7 +20,7 @@ import numpy as np
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.protobuf import Blob, File
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.types import Array, Shape
 
 # of NetParameter

@@ -15,13 +15,13 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.walks import iter_predecessors
+from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.origins.caffe import caffemodel, messages, onnx_model
 from subgraph.origins.caffe.messages import Message
 from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedLayer
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
-from subgraph.reach import flatten
 from subgraph.storage.digest import file_digest
 from subgraph.text import list_some
 from subgraph.types import frozen

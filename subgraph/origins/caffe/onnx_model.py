@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.errors import ModelError
+from subgraph.iterables import flatten
 from subgraph.origins.caffe import layers, shapes, windows
 from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, estimate_rms
 from subgraph.origins.caffe.caffemodel import WeightBlobs
 from subgraph.origins.caffe.messages import Message, Parameters, Scalar
-from subgraph.reach import flatten
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
 from subgraph.types import Shape, StringMap, Strings, frozen

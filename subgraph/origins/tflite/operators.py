@@ -18,7 +18,7 @@ from ai_edge_litert import schema_py_generated as schema
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from subgraph.graph.quantization import TFLITE, TFLITE_SHIFT
-from subgraph.reach import flatten, index_by_name
+from subgraph.iterables import flatten, index_by_name
 from subgraph.storage.file_kinds import TFLITE_PRODUCER
 from subgraph.types import Array, JsonObject
 

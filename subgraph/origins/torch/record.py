@@ -25,9 +25,9 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.graph.walks import find_operator
+from subgraph.iterables import group_values, invert
 from subgraph.origins.source import SCOPE_NAMES, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
-from subgraph.reach import group_values, invert
 from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
 from subgraph.storage.tensors import has_dims

@@ -14,12 +14,12 @@ import numpy as np
 from subgraph.comparison.pair import comparable
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
+from subgraph.iterables import flatten
 from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
 from subgraph.questions.bisection.error_shares import measure_disturbance
 from subgraph.questions.bisection.items import Remaining, describe_kind
 from subgraph.questions.bisection.oracle import NodeOracle
-from subgraph.reach import flatten
 from subgraph.results import bisect as document
 from subgraph.results.common import RuntimeDocument
 from subgraph.runtime.backends import capabilities

@@ -15,8 +15,8 @@ from subgraph.comparison.pair import comparable, compute_relative_error
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
+from subgraph.iterables import ungroup
 from subgraph.questions.bisection.items import NodeItems
-from subgraph.reach import ungroup
 from subgraph.results.bisect import OtherModel, PieceCost, Saturated
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.oracle import (

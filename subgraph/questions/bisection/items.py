@@ -17,7 +17,7 @@ from subgraph.graph.kinds import SHAPE, VALUE, find_kinds
 from subgraph.graph.region import Region
 from subgraph.graph.walks import iter_predecessors
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import flatten, group_values, invert, pick, ungroup
+from subgraph.iterables import flatten, group_values, invert, pick, ungroup
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome

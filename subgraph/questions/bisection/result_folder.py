@@ -27,11 +27,11 @@ from subgraph.cases.short_values import MAX_NUMBERS, are_short, list_values, sho
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError
 from subgraph.graph.region import Region, build_region
+from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.origins import load
 from subgraph.questions.bisection.oracle import NodeOracle
 from subgraph.questions.bisection.rewriting import run_file
-from subgraph.reach import index_by_name
 from subgraph.reports import add_answer, listed, region as describe_region
 from subgraph.results.bisect import BisectDocument, FindingDocument, SmallInput
 from subgraph.runtime.deadline import if_time

@@ -28,11 +28,11 @@ from subgraph.graph.rewrites import (
     FullModel,
     NodeChange,
 )
+from subgraph.iterables import flatten, invert
 from subgraph.log import log
 from subgraph.questions.bisection.error_shares import answer_of
 from subgraph.questions.bisection.items import NodeItems
 from subgraph.questions.bisection.oracle import NodeOracle
-from subgraph.reach import flatten, invert
 from subgraph.results.bisect import Healing
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, QueryKind

@@ -35,6 +35,7 @@ from subgraph.graph.properties import APPROXIMATED, COARSE
 from subgraph.graph.quantization import find_squashed
 from subgraph.graph.region import Region
 from subgraph.graph.rewrites import open_full_model
+from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.questions.bisection.options import BisectionOptions
 from subgraph.questions.bisection.oracle import NodeOracle
@@ -43,7 +44,6 @@ from subgraph.questions.bisection.rewriting import (
     RewritingOracle,
     depends_on_names,
 )
-from subgraph.reach import flatten
 from subgraph.results.bisect import Healing
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.deadline import if_time

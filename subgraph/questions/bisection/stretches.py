@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import reduce
 from operator import add
 
+from subgraph.iterables import flatten, pick
 from subgraph.questions.bisection.oracle import NodeOracle
-from subgraph.reach import flatten, pick
 from subgraph.runtime.stretches import Cost, compute_held_bytes, stretches
 from subgraph.search import (
     Finding,

@@ -18,10 +18,10 @@ from subgraph.cases.evidence import write_document
 from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON
 from subgraph.documents import to_json
 from subgraph.graph.region import build_region
+from subgraph.iterables import flatten
 from subgraph.questions.blame.attributes import describe_node
 from subgraph.questions.blame.blame import Blame, ReleasesAsked
 from subgraph.questions.blame.maker import Maker
-from subgraph.reach import flatten
 from subgraph.reports import describe_worst
 from subgraph.reports.md import code
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment

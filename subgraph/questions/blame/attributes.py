@@ -25,9 +25,9 @@ from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
 from subgraph.inspection.summary import attribute_text
+from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.questions.blame.cures import fix_parameters
-from subgraph.reach import index_by_name
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record

@@ -31,9 +31,9 @@ from subgraph.graph.model_file import has_open_shapes
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.graph.rewrites import Rewriting, rewritings
+from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.questions.blame.cures import Prover, fix_parameters
-from subgraph.reach import index_by_name
 from subgraph.results.blame import Cure
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

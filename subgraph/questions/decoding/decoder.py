@@ -17,7 +17,7 @@ from subgraph.documents import parse_toml, read_text
 from subgraph.errors import ModelError, UnknownName, UsageError, explain_os_error
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import find_declared_types, read_type
-from subgraph.reach import group_values, pick
+from subgraph.iterables import group_values, pick
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, StringMap, frozen
 

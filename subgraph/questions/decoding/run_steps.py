@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import SubcutError
+from subgraph.iterables import flatten
 from subgraph.precision import Precision
 from subgraph.questions.decoding.decoder import Decoder
 from subgraph.questions.decoding.inputs import LoopInputs
-from subgraph.reach import flatten
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, measure_distance, tensor_text, write_value

@@ -34,6 +34,7 @@ from subgraph.errors import (
     WorkerDied,
 )
 from subgraph.graph.model_file import model_digest
+from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.questions.decoding.run_steps import (
     KEY,
@@ -45,7 +46,6 @@ from subgraph.questions.decoding.run_steps import (
     measure_rounding,
     measure_size,
 )
-from subgraph.reach import index_by_name
 from subgraph.results.loop import (
     EXIT_CODES,
     LoopDocument,

@@ -25,6 +25,7 @@ from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import model_digest
+from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.questions.planning.lists import Kept
 from subgraph.questions.planning.lists.names import render
@@ -40,7 +41,6 @@ from subgraph.questions.planning.places import (
     places,
 )
 from subgraph.questions.planning.smallest_set import Found, smallest
-from subgraph.reach import flatten
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import Part, digest, file_digest

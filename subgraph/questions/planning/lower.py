@@ -27,6 +27,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import copy_model
 from subgraph.graph.nested import rename
 from subgraph.graph.opsets import opset_of
+from subgraph.iterables import flatten
 from subgraph.questions.planning.places import (
     FLOAT,
     OUTPUT,
@@ -38,7 +39,6 @@ from subgraph.questions.planning.places import (
     Rounded,
     Twin,
 )
-from subgraph.reach import flatten
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.dtypes import TYPE_NUMBERS

@@ -26,8 +26,8 @@ from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEI
 from subgraph.graph.quantization import AXIS, constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
+from subgraph.iterables import flatten, invert
 from subgraph.precision import Precision
-from subgraph.reach import flatten, invert
 from subgraph.storage.dtypes import Scale
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.types import Array, frozen

@@ -35,10 +35,10 @@ from subgraph.inspection.overflow import (
     TroubleKind,
 )
 from subgraph.inspection.ranges import measure
+from subgraph.iterables import flatten
 from subgraph.precision import Precision
 from subgraph.questions.planning.find_plan import compare_outputs
 from subgraph.questions.planning.lower import quantize_model
-from subgraph.reach import flatten
 from subgraph.results.plan import PlanScales, ScaledTensor
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Feeding

@@ -27,9 +27,9 @@ from subgraph.comparison.judge import judge, judge_missing, parse_criterion
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs, region as regions
+from subgraph.iterables import index_by_name
 from subgraph.precision import Precision
 from subgraph.questions.sweep.operator_tests import Example
-from subgraph.reach import index_by_name
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import PLAIN, Reference, find_fixed_options

@@ -29,8 +29,8 @@ from subgraph.graph import graph as graphs
 from subgraph.graph.opsets import newest_opsets, opset_of
 from subgraph.graph.properties import RANDOM_OPS
 from subgraph.graph.value_types import read_type
+from subgraph.iterables import flatten, index_by_name
 from subgraph.log import log
-from subgraph.reach import flatten, index_by_name
 from subgraph.results.sweep import NamedTest
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders

@@ -34,6 +34,7 @@ from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, LOG, REPORT_FILES, REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.documents import to_json
 from subgraph.graph import protobuf
+from subgraph.iterables import flatten, group_values
 from subgraph.log import log
 from subgraph.questions.sweep.expected import (
     ExpectedOutputs,
@@ -43,7 +44,6 @@ from subgraph.questions.sweep.expected import (
 )
 from subgraph.questions.sweep.operator_tests import MODEL, NODE, Example, OperatorTest
 from subgraph.questions.sweep.sweep import BAD, RUN_TIMEOUT, Sweep, SweepResult, SweepRow
-from subgraph.reach import flatten, group_values
 from subgraph.results.sweep import (
     CandidateEntry,
     NamedTest,

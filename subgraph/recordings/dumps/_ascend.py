@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import DumpEntry, replace_characters
 from subgraph.storage import dtypes, layouts

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.recordings.dump_files import Files, fill_open_dimension
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec
 from subgraph.storage import dtypes, layouts

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import takewhile
 
 from subgraph.errors import InputError
-from subgraph.reach import flatten, group_values
+from subgraph.iterables import flatten, group_values
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import CODES, capture_tensors

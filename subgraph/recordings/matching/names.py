@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Sequence
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
 from subgraph.graph.walks import find_operator
+from subgraph.iterables import flatten
 from subgraph.origins.source import PARAMETER, parse_module_path
-from subgraph.reach import flatten
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.trials.matching.name_forms import NameForm, iter_spellings, list_likely_names
 from subgraph.types import Strings

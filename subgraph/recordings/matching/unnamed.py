@@ -16,8 +16,8 @@ from itertools import pairwise
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf, region as regions
 from subgraph.graph.walks import find_descendants
+from subgraph.iterables import flatten, group_values, pick
 from subgraph.precision import Precision
-from subgraph.reach import flatten, group_values, pick
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import has_same_numbers
 from subgraph.recordings.matching.matched import (

@@ -14,9 +14,9 @@ from typing import Any
 
 from subgraph.errors import BackendError, UsageError
 from subgraph.graph import protobuf
+from subgraph.iterables import flatten
 from subgraph.lazy import ort
 from subgraph.precision import Precision
-from subgraph.reach import flatten
 from subgraph.runtime.devices import Device, find_by_provider
 from subgraph.system.hardware import load_library
 from subgraph.types import Fields, StringMap

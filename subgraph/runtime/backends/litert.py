@@ -9,7 +9,7 @@ from typing import Any
 from subgraph.errors import BackendError
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields, JsonObject

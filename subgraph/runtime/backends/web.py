@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
+from subgraph.iterables import index_by_name
 from subgraph.lazy import np
-from subgraph.reach import index_by_name
 from subgraph.runtime.backends import WEBGPU_LACKS, Run, Switches, _foreign
 from subgraph.storage import folders
 from subgraph.storage.folders import cache_folder

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, SubcutError
-from subgraph.reach import flatten
+from subgraph.iterables import flatten
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.run_result import Job, StoredResult

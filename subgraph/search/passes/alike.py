@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from subgraph.reach import flatten, invert
+from subgraph.iterables import flatten, invert
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Finding, FindingKind, Items, Purpose
 from subgraph.search.state import SearchState

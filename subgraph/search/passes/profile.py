@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from subgraph.reach import drop_repeats, pick, ungroup
+from subgraph.iterables import drop_repeats, pick, ungroup
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Answer, Items, Purpose, QueryKind
 from subgraph.search.passes.halve import gallop_back

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
-from subgraph.reach import flatten, reach
+from subgraph.iterables import flatten
+from subgraph.reach import reach
 from subgraph.search.driver import Search
 from subgraph.search.oracle import NOT_HERE, Items, Purpose, RegionOutcome
 from subgraph.search.passes.halve import gallop_forth

@@ -31,9 +31,9 @@ from subgraph.graph import protobuf
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region, build_region
 from subgraph.inspection.validate import explain_refusal
+from subgraph.iterables import flatten, pick, ungroup
 from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
-from subgraph.reach import flatten, pick, ungroup
 from subgraph.results.bisect import QUANTIZER, ModelDifference
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of

@@ -29,7 +29,8 @@ from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.walks import find_ancestors_until, find_operator, iter_successors
 from subgraph.inspection.lint.coarse_step import STEPS
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import flatten, reach
+from subgraph.iterables import flatten
+from subgraph.reach import reach
 from subgraph.results.bisect import QUANTIZER, READS, ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.dtypes import Scale

@@ -28,7 +28,7 @@ from subgraph.graph.nested import attribute
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.graph.walks import find_ancestors, find_descendants, find_operator, skip_operators
-from subgraph.reach import group_values
+from subgraph.iterables import group_values
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.text import nearest

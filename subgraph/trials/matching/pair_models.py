@@ -29,9 +29,10 @@ from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
 from subgraph.graph.walks import find_descendants, find_operator
+from subgraph.iterables import ungroup
 from subgraph.log import log
 from subgraph.precision import Precision
-from subgraph.reach import reach, ungroup
+from subgraph.reach import reach
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues

@@ -26,12 +26,12 @@ from typing import Final, Literal
 
 from subgraph.documents import json_key, read_document, to_json
 from subgraph.errors import InputError, ResultExists, UsageError
+from subgraph.iterables import drop_repeats
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.questions.bisection.manual import MAX_BATCH, tasks
 from subgraph.questions.bisection.manual.outputs import TaskFolders
 from subgraph.questions.bisection.manual.tasks import TaskFormat
-from subgraph.reach import drop_repeats
 from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry

@@ -17,8 +17,8 @@ import numpy as np
 from subgraph.cases import case
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
+from subgraph.iterables import flatten, ungroup
 from subgraph.questions.bisection.manual.tasks import TaskManifest, files_of, read_task
-from subgraph.reach import flatten, ungroup
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import StoredFile, find_axes

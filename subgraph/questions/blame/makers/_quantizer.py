@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 
 from subgraph.errors import UsageError
+from subgraph.iterables import drop_repeats
 from subgraph.questions.blame.makers import Making
-from subgraph.reach import drop_repeats
 from subgraph.text import nearest
 from subgraph.types import StringMap, frozen
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import onnx
 
+from subgraph.iterables import flatten
 from subgraph.questions.blame.makers import Making
-from subgraph.reach import flatten
 
 PACKAGE = "onnxsim"
 FOLDING = "constant_folding"
