@@ -381,7 +381,7 @@ class _Judging:
         If it is not certain which tensor was recorded, the tensor that fits best counts.
         """
         samples = [m for m in self.matched if name in m.matches]
-        others = (m.matches[name].alternatives for m in samples)
+        others = (m.matches[name].others.possible for m in samples)
         alike = dict.fromkeys((name, *flatten(others)))
         judgements = [self._judge_as_tensor(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
@@ -400,7 +400,7 @@ class _Judging:
             """Return whether it is certain which value the device had there, in all samples."""
             held = [sample.matches.get(name) for sample in samples]
             readable = (m for m in held if m and m.entry.dtype not in ("string", ""))
-            is_sure = len(held) == sum(not match.alternatives for match in readable)
+            is_sure = len(held) == sum(not match.others.possible for match in readable)
             return is_sure and name not in self.doubtful
 
         graph = self.judge.model.graph

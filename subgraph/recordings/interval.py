@@ -110,7 +110,7 @@ def _make_interval(
     names: Sequence[str],
     first: bool,
 ) -> Interval | None:
-    ends = list(flatten((n, *rows[n].match.alternatives) for n in names))
+    ends = list(flatten((n, *rows[n].match.others.possible) for n in names))
     region = regions.find_upstream_until(graph, ends, certain.__contains__)
     if region is None:
         return None

@@ -101,7 +101,7 @@ class TensorRow:
     def is_certain(self) -> bool:
         """Whether the device's value is certain: a match by value alone must agree somewhere."""
         if self.agreeing or not self.match.is_by_value:
-            return self.compared and (self.agreeing or not self.match.alternatives)
+            return self.compared and (self.agreeing or not self.match.others.possible)
         return self.alone is not None and self.alone.agrees
 
 
@@ -244,7 +244,7 @@ class RunComparison:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
         matches = flatten(sample.matches.values() for sample in self.matched)
-        holds = {match.tensor: match.holds for match in matches if match.holds}
+        holds = {match.tensor: match.others.held for match in matches if match.others.held}
         for names in _find_exchanged(holds):
             yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
         if run.recording and run.recording.left_out:

@@ -344,6 +344,19 @@ class Accumulation:
 
 
 @frozen
+class UndecidedItems:
+    """Items of which it is not known whether a region needs them.
+
+    Attributes:
+        refused: the region could not be run without them.
+        minor: the region still fails without them, though it explains little.
+    """
+
+    refused: Items = ()
+    minor: Items = ()
+
+
+@frozen
 class Finding:
     """One conclusion.
 
@@ -354,9 +367,8 @@ class Finding:
         share_of_model: of the whole model's error; None if unknown or meaningless.
         runs: (failed runs, all runs) of the region, in fresh processes unless one process wavers.
         neighbor: the region without one item, if that agrees; None for a single item.
-        doubtful: items without which the region could not be run, so that it is not certified.
-        minor: items without which the region still fails, though it explains little, so that it is
-            not certified.
+        undecided: items without which the region could not be run, or explains little, so that it
+            is not certified.
         alike: items of all kinds, each of which deviates alone.
         repeats: regions of the same kind that fail in the same way; of a kind that is refused, only
             one of them was run.
@@ -370,8 +382,7 @@ class Finding:
     share_of_model: float | None = None
     runs: tuple[int, int] = (1, 1)
     neighbor: Items | None = None
-    doubtful: Items = ()
-    minor: Items = ()
+    undecided: UndecidedItems = UndecidedItems()
     alike: Items = ()
     repeats: tuple[Items, ...] = ()
     why: str = ""

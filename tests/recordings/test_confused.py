@@ -97,9 +97,9 @@ def test_exchanged_values_are_told(dump: Path) -> None:
         np.save(dump / f"{turn.get(name, name)}.npy", value)
     found, _ = compared(dump)
     assert found.status is Status.FAIL and found.failing == [*IMAGES]
-    assert {name: row.match.holds for name, row in found.rows.items() if row.match.holds} == {
-        turn[name]: name for name in IMAGES
-    }
+    assert {
+        name: row.match.others.held for name, row in found.rows.items() if row.match.others.held
+    } == {turn[name]: name for name in IMAGES}
     assert has_line(found.notes, "layer1.0, last, act", "layer1.1")
 
 
@@ -110,7 +110,7 @@ def test_value_of_a_tensor_without_a_file_is_told(dump: Path) -> None:
     for name, value in written.items():
         np.save(dump / f"{name}.npy", value)
     found, _ = compared(dump)
-    assert found.failing == ["act"] and found.rows["act"].match.holds == "layer1.0"
+    assert found.failing == ["act"] and found.rows["act"].match.others.held == "layer1.0"
 
 
 def test_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
@@ -532,4 +532,4 @@ def test_value_of_a_tensor_that_is_known_by_another_is_not_looked_for(dump: Path
     for number, value in enumerate((a, a.transpose(0, 2, 1) @ v, a * 3 + 1)):
         np.save(dump / f"{number}.npy", value)
     found, _ = compared(dump)
-    assert found.status is Status.AGREE and found.rows["a"].match.twins == ("b",)
+    assert found.status is Status.AGREE and found.rows["a"].match.others.equal == ("b",)

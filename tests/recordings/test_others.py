@@ -227,7 +227,7 @@ def test_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
     raster = {f"{late}_raster_0": wrong[late][:, ::-1].copy()}
     found = compared(written(tmp_path / "dump", kept | fused | raster))
     match = found.run.matched[0].matches[late]
-    assert "raster" not in match.entry.name and match.alternatives, "it may hold the Relu"
+    assert "raster" not in match.entry.name and match.others.possible, "it may hold the Relu"
     assert [place[-1] for place in found.places] == [FAULTY]
 
 
@@ -249,7 +249,7 @@ def test_relu_that_quantization_dropped_holds_what_it_read(
     np.savez(tmp_path / "activations.npz", **{k: v.reshape(-1) for k, v in recorded.items()})  # type: ignore[arg-type]
     found = compared(tmp_path / "activations.npz")
     assert not found.run.failing and len(found.run.rows) == 29
-    assert found.run.rows["/stem/Conv_output_0"].match.name_says == "/act/Relu_output_0"
+    assert found.run.rows["/stem/Conv_output_0"].match.others.named == "/act/Relu_output_0"
 
 
 @pytest.mark.slow

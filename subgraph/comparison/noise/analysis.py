@@ -47,6 +47,21 @@ CARRIERS = REARRANGES | {"Cast"}
 
 
 @dataclass
+class DiscreteDependents:
+    """Tensors that depend on discrete decisions, which rounding can change.
+
+    Attributes:
+        choices: tensors that depend on a choice.
+        steps: tensors that depend on rounding to steps.
+        ranks: tensors that depend on the order of inexact values.
+    """
+
+    choices: set[str] = field(default_factory=set)
+    steps: set[str] = field(default_factory=set)
+    ranks: set[str] = field(default_factory=set)
+
+
+@dataclass
 class RoundingSites:
     """The places of rounding in one region.
 
@@ -62,9 +77,7 @@ class RoundingSites:
         quantizers: steps that nodes make of values, as the model's own quantization wants it.
         exact_reads: (node, position of input) of reads that get the unperturbed value.
         noisy: tensors that rounding reaches.
-        behind_choice: tensors that depend on a choice.
-        behind_steps: tensors that depend on rounding to steps.
-        behind_ranks: tensors that depend on the order of inexact values.
+        discrete: tensors that depend on discrete decisions.
         quantized: `quantizers` and those that depend on them.
         value_shaped: tensors whose shape depends on values.
         coarsest: of each tensor the float type with the largest unit roundoff among all that it
@@ -78,9 +91,7 @@ class RoundingSites:
     quantizers: Strings = ()
     exact_reads: frozenset[tuple[int, int]] = frozenset()
     noisy: set[str] = field(default_factory=set)
-    behind_choice: set[str] = field(default_factory=set)
-    behind_steps: set[str] = field(default_factory=set)
-    behind_ranks: set[str] = field(default_factory=set)
+    discrete: DiscreteDependents = field(default_factory=DiscreteDependents)
     quantized: set[str] = field(default_factory=set)
     value_shaped: set[str] = field(default_factory=set)
     coarsest: dict[str, str] = field(default_factory=dict)
@@ -125,7 +136,7 @@ def find_rounding_sites(
         if makes_steps(graph.nodes[i]) and kinds[graph.makes[i][0]] == VALUE:
             quantizers.append(graph.makes[i][0])
             sites.quantized.update(graph.makes[i])
-            sites.behind_steps.update(graph.makes[i] if graph.nodes[i].domain == TFLITE else ())
+            sites.discrete.steps.update(graph.makes[i] if graph.nodes[i].domain == TFLITE else ())
         outputs = [name for name in graph.makes[i] if name in used]
         if sites.value_shaped.isdisjoint(outputs):
             if rounds(graph.nodes[i]) and not any(n in unrounded for n in outputs):
@@ -190,21 +201,21 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     makes = graph.makes[i]
     op = graph.ops[i]
     if op in SHAPE_OPS and node.domain in STANDARD:
-        sites.behind_choice.update(makes if not sites.value_shaped.isdisjoint(reads) else ())
+        sites.discrete.choices.update(makes if not sites.value_shaped.isdisjoint(reads) else ())
         return
     if not reads:
         sites.noisy.update(makes if rounds(node) and not _holds_integers(node) else ())
         return
-    inherited = sites.behind_choice, sites.behind_steps, sites.behind_ranks, sites.quantized
+    inherited = sites.discrete.choices, sites.discrete.steps, sites.discrete.ranks, sites.quantized
     for tensors in (*inherited, sites.value_shaped):
         if not tensors.isdisjoint(reads):
             tensors.update(makes)
     inner = _find_inner_ops(graph, node)
-    if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.behind_choice.isdisjoint(reads):
+    if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.discrete.choices.isdisjoint(reads):
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in parameter_positions(node)}
     # results that are steps, or depend on steps, are computed in real numbers
-    inexact = not sites.noisy.isdisjoint(data) or not sites.behind_steps.isdisjoint(data)
+    inexact = not sites.noisy.isdisjoint(data) or not sites.discrete.steps.isdisjoint(data)
     if op in QUANTIZERS or op == "DequantizeLinear" or inexact:
         _classify(graph, i, inner, sites)
 
@@ -226,10 +237,10 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
         if _casts_to_integers(node):
             (choices if cast_type(node) == "bool" else steps).update(makes)
         sites.noisy.update(n for n in makes if n not in choices | steps)
-    sites.behind_choice |= choices
+    sites.discrete.choices |= choices
     if op in RANKS or op == "NonMaxSuppression":
-        sites.behind_ranks.update(makes)
-    sites.behind_steps |= steps
+        sites.discrete.ranks.update(makes)
+    sites.discrete.steps |= steps
     if op in VALUE_SIZED or inner & VALUE_SIZED:
         sites.value_shaped.update(makes)
 

@@ -278,13 +278,13 @@ class OutputNoise(Noise):
         return self.region.sampler.sites.coarsest[self.output]
 
     def depends_on_choice(self) -> bool:
-        return self.output in self.region.sampler.sites.behind_choice
+        return self.output in self.region.sampler.sites.discrete.choices
 
     def depends_on_steps(self) -> bool:
-        return self.output in self.region.sampler.sites.behind_steps
+        return self.output in self.region.sampler.sites.discrete.steps
 
     def depends_on_ranks(self) -> bool:
-        return self.output in self.region.sampler.sites.behind_ranks
+        return self.output in self.region.sampler.sites.discrete.ranks
 
     def half_step(self) -> float:
         return step_of(self.region.graph, self.output) / 2 if self.quantizes() else 0.0

@@ -279,7 +279,7 @@ class NoiseSampler:
             channels,
             steps,
             untied={n: untied[n].shapes[0] for n in computed if n in untied},
-            certain=frozenset() if run.rounded else frozenset(computed) - sites.behind_choice,
+            certain=frozenset() if run.rounded else frozenset(computed) - sites.discrete.choices,
         )
         model = deepcopy(self._cut.model)
         self._instrumented = instrument_model(model, sites, change, names)
@@ -411,7 +411,7 @@ def _is_void(
         and _is_calm(sampler, run, keys)
     ):
         return True
-    judged = {*sampler.region.outputs} - {*sampler.sites.behind_choice}
+    judged = {*sampler.region.outputs} - {*sampler.sites.discrete.choices}
     # An operator test has its outputs only.
     known = [n for n in judged if n in tensors and n in sampler.tensors]
     return any(_loses_values(sampler.tensors[n], tensors[n], folder) for n in known)

@@ -475,13 +475,13 @@ def _explain(oracle: NodeOracle, finding: Finding) -> str:
     def labels(items: Sequence[int]) -> str:
         return ", ".join(oracle.label(k) for k in items[:MAX_UNRESOLVED])
 
-    if finding.doubtful:
+    if finding.undecided.refused:
         return (
             "perhaps not the smallest: the candidate does not run it without"
-            f" {labels(finding.doubtful)}"
+            f" {labels(finding.undecided.refused)}"
         )
-    if finding.minor and not finding.certified:
-        without = labels(finding.minor)
+    if finding.undecided.minor and not finding.certified:
+        without = labels(finding.undecided.minor)
         return (
             f"perhaps not the smallest: without {without} it still fails, though that accounts for"
             " little"

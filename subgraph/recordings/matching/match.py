@@ -67,7 +67,7 @@ def match_sample(
 def collect_confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
     """Collect the matches of a run that values confirm, by name, for other runs of the tool."""
     sure = (
-        m for m in matched.matches.values() if m.distance <= MAX_DISTANCE and not m.alternatives
+        m for m in matched.matches.values() if m.distance <= MAX_DISTANCE and not m.others.possible
     )
     return {m.entry.label: replace(m, confirmed_in=run) for m in sure if m.entry.role == "output"}
 
@@ -118,7 +118,7 @@ class _Matching:
                 rivals = (match, self.matches.get(match.tensor, match))
                 self.matches[match.tensor] = min(rivals, key=get_distance)
         self._separate()
-        fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
+        fused = any(m.others.named or len(m.entry.fused) > 1 for m in self.matches.values())
         self._tell_misnamed()
         if nameless:
             pool = dict.fromkeys(filter(self._is_read, nameless))
@@ -244,7 +244,7 @@ class _Matching:
         others = (self._fit.align(match.entry, n) for n in later)
         best = min(others, key=get_distance, default=match)
         if best.distance <= MAX_DISTANCE and best.distance * MIN_RIVAL_RATIO < match.distance:
-            return replace(best, name_says=match.tensor)
+            return best.with_others(named=match.tensor)
         return match
 
     def _separate(self) -> None:
@@ -261,8 +261,8 @@ class _Matching:
             for match in others:
                 del self.matches[match.tensor]
             if others and best.distance > MAX_DISTANCE and best.tensor != written:
-                alternatives = tuple(m.tensor for m in others)
-                self.matches[best.tensor] = replace(best, alternatives=alternatives)
+                possible = tuple(m.tensor for m in others)
+                self.matches[best.tensor] = best.with_others(possible=possible)
 
     def _tell_misnamed(self) -> None:
         """Tell which other tensor entries hold that are far from their names' tensors: one that no
@@ -278,7 +278,7 @@ class _Matching:
             near = (self._fit.align(match.entry, n) for n in names)
             held = min(near, key=get_distance, default=match)
             if held.distance <= MAX_DISTANCE:
-                self.matches[tensor] = replace(match, holds=held.tensor)
+                self.matches[tensor] = match.with_others(held=held.tensor)
 
     def _iter_floats(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
         """Yield tensors of real numbers or 8-bit codes, one at a time."""
@@ -292,9 +292,9 @@ class _Matching:
         make ambiguous."""
         certain = match.distance <= MAX_DISTANCE or match.how == "value" or match.entry.originals
         reference = self._fit.reference(match.tensor)
-        if match.alternatives or certain or reference is None:
+        if match.others.possible or certain or reference is None:
             return match
         later = takewhile(lambda n: n not in self.matches, self._find_chain(match.tensor))
         values = [(n, self._fit.reference(n)) for n in later]
         alike = (n for n, a in values if a is not None and a.shape == reference.shape)
-        return replace(match, alternatives=tuple(alike))
+        return match.with_others(possible=tuple(alike))

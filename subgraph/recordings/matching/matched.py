@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
@@ -77,6 +78,24 @@ class LeftOutEntry:
 
 
 @frozen
+class OtherTensors:
+    """Other tensors that an entry may hold, or be meant for.
+
+    Attributes:
+        named: the tensor of the entry's name, if another one is meant.
+        held: the tensor whose value the entry has, if its name is that of the match.
+        possible: tensors that the entry may hold instead, in the order of the model: its value
+            confirms none.
+        equal: later tensors of the same values.
+    """
+
+    named: str = ""
+    held: str = ""
+    possible: Strings = ()
+    equal: Strings = ()
+
+
+@frozen
 class TensorMatch:
     """An entry and the tensor that it holds.
 
@@ -87,15 +106,11 @@ class TensorMatch:
         is_order_unknown: Whether its shape admits other alignments, and nothing decides which is
             meant.
         distance: from the reference's value, |a − b| / |a|; infinite if unknown.
-        name_says: the tensor of the entry's name, if another one is meant.
-        alternatives: tensors that the entry may hold instead, in the order of the model: its value
-            confirms none.
-        twins: later tensors of the same values.
+        others: other tensors that the entry may hold, or be meant for.
         confirmed_in: the run in which values confirm what an entry of this name holds; "" for this
             one.
         scale: of its codes; None if the entry holds none, or their scale is unknown.
         forms: further entries of the tensor, one of which its readers may have read.
-        holds: the tensor whose value the entry has, if its name is that of this tensor.
         is_read: Whether consumers of the tensor compute other recorded values from this entry.
         remark: a remark of the comparison, for readers.
     """
@@ -106,15 +121,16 @@ class TensorMatch:
     alignment: Alignment | None = None
     is_order_unknown: bool = False
     distance: float = math.inf
-    name_says: str = ""
-    alternatives: Strings = ()
-    twins: Strings = ()
+    others: OtherTensors = OtherTensors()
     confirmed_in: str = ""
     scale: Scale | None = None
     forms: tuple[TensorMatch, ...] = ()
-    holds: str = ""
     is_read: bool = False
     remark: str = ""
+
+    def with_others(self, **changed: Any) -> TensorMatch:
+        """Return the match with these fields of `others` changed."""
+        return replace(self, others=replace(self.others, **changed))
 
     @property
     def is_by_value(self) -> bool:
@@ -134,19 +150,19 @@ class TensorMatch:
         if self.scale:
             steps, zeros = (sorted(set(v)) for v in (self.scale.step, self.scale.zero))
             notes.append(f"codes, step {_format_span(steps)}, zero point {_format_span(zeros)}")
-        if self.twins:
-            notes.append(f"{' and '.join(self.twins)} would hold the same")
-        if self.holds:
-            notes.append(f"it has the value of {self.holds}")
-        if self.alternatives:
-            notes.append(f"may hold {' or '.join(self.alternatives)} instead")
+        if self.others.equal:
+            notes.append(f"{' and '.join(self.others.equal)} would hold the same")
+        if self.others.held:
+            notes.append(f"it has the value of {self.others.held}")
+        if self.others.possible:
+            notes.append(f"may hold {' or '.join(self.others.possible)} instead")
         return "; ".join(filter(None, [*notes, self.remark]))
 
     @property
     def _name_note(self) -> str:
         """The name of the tensor in the recording, if it is not that of the model."""
-        if self.name_says:
-            return f"the recording calls it {self.name_says}: fused, by its values"
+        if self.others.named:
+            return f"the recording calls it {self.others.named}: fused, by its values"
         calls = f"the recording calls it {self.entry.name}"
         if self.how == "map":
             return f"as --map says: {calls}"
@@ -247,7 +263,7 @@ class MatchedSample:
     def summary(self) -> str:
         """Return a short summary for people."""
         ways = Counter(m.how for m in self.matches.values())
-        corrected = sum(bool(m.name_says) for m in self.matches.values())
+        corrected = sum(bool(m.others.named) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than that of their name"] if corrected else []
         more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
         unmatched = len(self.list_left_out(Reason.UNMATCHED))

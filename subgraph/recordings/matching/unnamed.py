@@ -26,6 +26,7 @@ from subgraph.recordings.matching.matched import (
     Fit,
     LeftOutEntry,
     MatchedSample,
+    OtherTensors,
     Reason,
     TensorMatch,
     get_distance,
@@ -193,8 +194,8 @@ class Unnamed:
         names = [first, *others]
         unaltered = (n for n in names if not (way := equal[n].alignment) or not way.words)
         held = next(unaltered, first)
-        twins = tuple(names[names.index(held) + 1 :])
-        return replace(equal[held], how="value", twins=twins)
+        later = tuple(names[names.index(held) + 1 :])
+        return replace(equal[held], how="value", others=OtherTensors(equal=later))
 
     def find_alike(self, entry: DumpEntry) -> list[DumpEntry]:
         """Return the entries whose numbers are near those of an entry, in whatever order."""
@@ -212,8 +213,8 @@ class Unnamed:
         """Return the entries of the pool with the reason why they hold no tensor."""
         graph = self.fit.judge.model.graph
         copies = self.find_copies(matches) | self.copies
-        twins = flatten(match.twins for match in matches.values())
-        known = {*matches, *twins, *graph.inputs}
+        equal = flatten(match.others.equal for match in matches.values())
+        known = {*matches, *equal, *graph.inputs}
         sizes = {size for name, size in self._sizes.items() if name not in known}
         left = []
         for entry in self.pool:
@@ -287,7 +288,7 @@ class _Following:
         self.matches = {
             name: match
             for name, match in matched.matches.items()
-            if not (match.alternatives or match.is_order_unknown)
+            if not (match.others.possible or match.is_order_unknown)
         }
 
     def run_all(self) -> MatchedSample:

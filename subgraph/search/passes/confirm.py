@@ -24,6 +24,7 @@ from subgraph.search.oracle import (
     Query,
     QueryKind,
     RegionOutcome,
+    UndecidedItems,
 )
 from subgraph.search.passes.shrink import Smallest
 from subgraph.search.state import Baseline, SearchState
@@ -231,8 +232,10 @@ def _make_finding(
         None if state.aim.no_output else answer.share.of_model,
         runs,
         neighbor=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
-        doubtful=smallest.list_dropped(RegionOutcome.UNRESOLVED),
-        minor=smallest.list_dropped(RegionOutcome.MINOR),
+        undecided=UndecidedItems(
+            refused=smallest.list_dropped(RegionOutcome.UNRESOLVED),
+            minor=smallest.list_dropped(RegionOutcome.MINOR),
+        ),
         why=only_whole if smallest.whole else state.aim.proven.get(smallest.items, ""),
     )
 

@@ -61,7 +61,7 @@ def test_while_the_whole_agrees_its_repeats_are_estimated_and_stored_runs_cost_w
 ):
     def ask(queries: Sequence[Query]) -> list[Answer]:
         verdict = Verdict(Status.AGREE, stored=True)
-        return [Answer(Status.AGREE, seconds=0.4, verdict=verdict) for _ in queries]
+        return [Answer(Status.AGREE, seconds=0.2, verdict=verdict) for _ in queries]
 
     remaining = Remaining(27)
     estimates = []
@@ -71,7 +71,7 @@ def test_while_the_whole_agrees_its_repeats_are_estimated_and_stored_runs_cost_w
         remaining.add(step, step.items)
         estimates.append(remaining.estimate)
     wanted = [
-        f"at most {n} of the full model, {0.4 * k:g} s"
+        f"at most {n} of the full model, {0.2 * k:g} s"
         for n, k in (("4 more runs", 4), ("3 more runs", 3))
     ]
     assert estimates[:2] == wanted and estimates[-1] == ""
