@@ -48,7 +48,7 @@ from subgraph.results.bisect import (
 from subgraph.results.common import NextCommand, RuntimeDocument
 from subgraph.search.oracle import FindingKind, Outcome
 from subgraph.text import agreement, count, from_run, prediction, split_spec
-from subgraph.verdict import NUMBERS, Signature, Status, name_failure
+from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet", "--fresh")  # that a next command does not repeat
@@ -216,11 +216,13 @@ def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:
 
 
 def _name_failures(findings: Sequence[FindingDocument]) -> str:
-    """Return how all findings fail, in one word or `dies of SIGSEGV`; `wrong` if they differ."""
-    words = {
+    """Return how all findings fail, in one word or `dies of SIGSEGV`; `wrong` if they differ, and
+    one of them returned values."""
+    words = [
         name_failure(f.signature, f.run.verdict.process if f.run.verdict else {}) for f in findings
-    }
-    return words.pop() if len(words) == 1 else Kind.WRONG
+    ]
+    is_silent = all(f.signature in NO_OUTPUT for f in findings)
+    return words[0] if is_silent or len(set(words)) == 1 else Kind.WRONG
 
 
 def _add_run(document: BisectDocument, place: str) -> str:

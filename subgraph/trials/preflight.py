@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -113,13 +114,14 @@ def _require_one_operator(judge: Judge, whole: RunResult) -> None:
         judge: The judge.
         whole: The failed run of the full model.
     """
-    dtype = _probe_type(judge.model)
-    for body in PROBES[1:]:
+    name = judge.runtime.candidate.name
+    # a runtime without the model's type is refused node by node
+    dtypes = dict.fromkeys((_probe_type(judge.model), TYPES[0]))
+    for dtype, body in product(dtypes, PROBES[1:]):
         result = _run_probe(judge, body, dtype)
         if any(result.tensors):
             return
         if result.failure and result.failure.why == FULL_MODEL_ONLY:
-            name = judge.runtime.candidate.name
             raise BackendError(
                 f"candidate {name} does not run the model: {_explain(whole)[0]}",
                 "call it with the inputs of the model by hand",
@@ -128,16 +130,12 @@ def _require_one_operator(judge: Judge, whole: RunResult) -> None:
         if result.failure and result.failure.signature is Signature.TIMEOUT:
             break  # each further one would take as long
     why, lines = _explain(result)
-    what = (
-        f"candidate {judge.runtime.candidate.name} runs nothing, not even one Relu of"
-        f" {dtype}: {why}"
-    )
     hint = (
         "try the candidate by hand on a model of one node; a command writes NAME.npy or NAME.bin"
         " into {outputs}"
     )
     raise BackendError(
-        what,
+        f"candidate {name} runs nothing, not even one Relu of {dtype}: {why}",
         f"its last words: {' | '.join(lines)}" if lines else hint,
         code="candidate.runs-nothing",
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from subgraph.environments import emulated
@@ -55,6 +56,20 @@ def test_batch_is_computed(n: int, worker: Worker, tmp_path: Path) -> None:
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
     expected = np.einsum("nchwij,ocij->nohw", windows, WEIGHT.astype(np.float64))
     np.testing.assert_allclose(run(worker, tmp_path, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_in_another_file_are_read(worker: Worker, tmp_path: Path) -> None:
+    """pnnx computed without them, and ncnn returned NaN."""
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
+    load(worker, tmp_path, CONV.format(n=1), w=WEIGHT)
+    expected = run(worker, tmp_path, x)
+    model = onnx.load(tmp_path / "m.onnx")
+    onnx.external_data_helper.convert_model_to_external_data(
+        model, location="weights.bin", size_threshold=0
+    )
+    onnx.save(model, tmp_path / "external.onnx")
+    worker.load("m", tmp_path / "external.onnx", {})
+    np.testing.assert_array_equal(run(worker, tmp_path, x), expected)
 
 
 def test_half_precision_rounds_the_weights(worker: Worker, tmp_path: Path) -> None:

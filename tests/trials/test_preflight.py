@@ -70,6 +70,28 @@ def test_command_that_runs_nothing(spec: str, says: tuple[str, ...], here: Path)
     assert has_line(told(spec, here).err, *says)
 
 
+NO_FLOAT64 = """
+import onnx, onnxruntime
+
+def load(model, options):
+    if any(x.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for x in onnx.load(model).graph.input):
+        raise ValueError("no float64")
+    session = onnxruntime.InferenceSession(str(model))
+    names = [y.name for y in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
+"""  # noqa: E501
+
+
+@pytest.mark.slow
+def test_candidate_without_the_type_of_the_model_refuses_its_nodes(tmp_path: Path) -> None:
+    """It "runs nothing, not even one Relu of float64", as if it were not installed."""
+    text_models.save(tmp_path / "m.onnx", "g (double[4] x) => (double[4] y) { y = Neg(x) }")
+    (tmp_path / "narrow.py").write_text(NO_FLOAT64)
+    done = subcut("bisect", "m.onnx", "-c", "narrow.py", "--json", cwd=tmp_path)
+    assert done.code in (1, 3), done
+    assert has_line(done.out, "no float64")
+
+
 @pytest.mark.slow
 def test_candidate_that_runs_one_node_is_searched(here: Path) -> None:
     done = subcut(

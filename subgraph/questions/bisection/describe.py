@@ -85,7 +85,8 @@ def describe(
     forms = oracle.trials.runner.forms
     code = max(exit_code(findings), int(forms.only_pinned))
     first = next((s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE), None)
-    whole = first if findings.outcome is Outcome.UNRESOLVED else _find_whole_verdict(steps)
+    is_first = findings.outcome in (Outcome.AGREE, Outcome.UNRESOLVED)
+    whole = first if is_first else _find_whole_verdict(steps)
     profile = _profile(oracle, steps)
     assert whole
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)

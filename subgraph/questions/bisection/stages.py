@@ -51,6 +51,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.search import Counts, Finding
 from subgraph.search.driver import Steps
 from subgraph.search.oracle import FindingKind, Findings, Items, Outcome
+from subgraph.trials.diagnosis.approximations import looks_like
 from subgraph.trials.diagnosis.conclusions import Fact
 from subgraph.trials.diagnosis.diagnosis import diagnose_model
 from subgraph.trials.doubt import (
@@ -74,6 +75,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.pooled_runs import run_pieces
 from subgraph.trials.preflight import require_contract, require_usable
 from subgraph.trials.questions import explain_full_model, find_precise_setting
+from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import frozen
 from subgraph.verdict import Verdict
@@ -615,7 +617,8 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
     that is wrong.
 
     `usual`: judges by the usual criterion. A single node that agrees by it can be excused. Of
-    several nodes, each can change what `MAX_HEALTHY_ERROR` allows to a healthy kernel.
+    several nodes, each can change what `MAX_HEALTHY_ERROR` allows to a healthy kernel. Any are
+    excused if their values are those of a known approximation, which leaves nothing unexplained.
     """
     if findings.outcome is not Outcome.DISAGREE or not findings.complete:
         return NodeEvidence()
@@ -626,15 +629,21 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
             region = oracle.region(items)
             with oracle.trials.log.count_as_extra(region):
                 result = oracle.run_result(region)
-            error = error_of(oracle.trials.judge.verdict(region, result).worst)
-            is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * MAX_HEALTHY_ERROR
-            agrees_usually = is_culprit and is_small and agrees(usual, region, result)
             verdict = oracle.trials.judge.verdict(region, result)
-            operators = (
-                _find_excused_operators(oracle.trials, region, verdict) if agrees_usually else ()
+            error = error_of(verdict.worst)
+            is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * MAX_HEALTHY_ERROR
+            agrees_usually = is_culprit and (
+                (is_small and agrees(usual, region, result))
+                or _is_known_approximation(oracle.trials, region, verdict)
             )
+            operators = _find_excused_operators(oracle.trials, region, verdict)
             deviations.append(Deviation.make(operators, error, agrees_usually=agrees_usually))
     return NodeEvidence(deviations)
+
+
+def _is_known_approximation(trials: Trials, region: Region, verdict: Verdict) -> bool:
+    """Return whether the values of a region are those of a known approximation."""
+    return verdict.worst is not None and any(looks_like(WrongOutput(trials, region, verdict.worst)))
 
 
 def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:

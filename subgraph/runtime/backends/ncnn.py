@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from subgraph.environments import emulated
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
+from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Run, Switches, _foreign
@@ -254,8 +254,11 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
 
     Raises:
         Refused: it wrote none. It ends with 0 whatever happens.
+        DataError: the bytes of a weight cannot be read.
     """
-    shutil.copy(model, folder / "m.onnx")  # it writes into the folder of the model
+    # It writes into the folder of the model, and computes without the weights in any file but
+    # `m.onnx.data`.
+    protobuf.write(protobuf.read(model).model, model, folder / "m.onnx", external=False)
     command = [*_find_pnnx(), "m.onnx", f"fp16={int(half)}"]
     try:
         done = subprocess.run(

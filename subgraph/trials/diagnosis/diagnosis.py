@@ -510,7 +510,8 @@ def _compare_with_evaluator(
     )
     try:
         with with_candidate(with_own_model(trials, None), evaluator, "second") as second:
-            other = second.verdict(region)
+            # the candidate deviates, so an agreement shows something on any input
+            other = second.judge.ignore_evidence().verdict(region, second.run(region))
             outputs = WrongOutput(trials, region, worst), WrongOutput(second, region, worst)
             yield _describe_side(other, verdict, other.fails and _is_nearer(*outputs))
     except SubcutError as e:

@@ -106,6 +106,41 @@ def test_approximate_kernel_is_right_and_named(
     assert (has_line(text, "right", "approximate", "1 Exp", "1.0e-03")) == bool(kernels)
 
 
+# A GELU by tanh, where all nodes of the exact one are together; and another fault next to it.
+TANH = planted("""
+if {"Div", "Erf", "Add", "Mul"} <= {node.op_type for node in nodes}:
+    (erf,) = (node for node in nodes if node.op_type == "Erf")
+    names = "square cubic slope inner".split()
+    for name, value in {"c1": 1.1283792 * float(options.get("slope", 1)), "c3": 0.1009108}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.float32(value), name))
+    given = [2 * [erf.input[0]], ["square", "c3"], ["cubic", "c1"], ["slope", erf.input[0]]]
+    kinds = "Mul Mul Add Mul".split()
+    for k, (kind, read, name) in enumerate(zip(kinds, given, names)):
+        model.graph.node.insert(nodes.index(erf) + k, helper.make_node(kind, read, [name]))
+    erf.op_type, erf.input[0] = "Tanh", "inner"
+""")
+GELU = (
+    "g (float[4, 16] x) => (float[4, 16] y) { d = Div (x, r) e = Erf (d) a = Add (e, one) m = Mul"
+    " (x, a) q = Mul (m, half) y = Add (q, large) }"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slope", "code"), [("1", 0), ("1.002", 1)])
+def test_known_approximation_by_several_nodes_is_right_if_it_explains_the_error(
+    slope: str, code: int, tmp_path: Path
+) -> None:
+    """It was wrong, with "no bug by itself" as its cause: the nodes do not deviate alone."""
+    (tmp_path / "tanh.py").write_text(TANH, encoding="utf-8")
+    constants = {"r": np.sqrt(np.float32(2)), "one": np.float32(1), "half": np.float32(0.5)}
+    spec = f"tanh.py:slope={slope}"
+    weights = constants | {"large": LARGE / 10}
+    done = asked(tmp_path, "bisect", "", 0, text=GELU, spec=spec, **weights)
+    assert done.code == code, done.out
+    assert has_line(done.document.get("pieces") or "", "approximate", "1 Erf") == (code == 0)
+    assert done.document["whole"]["why"].endswith("limit 0.2 %") or code
+
+
 NOT_LOOKED = ("inconclusive: ", "rounding", "approximate kernels", "nodes alone")
 
 

@@ -299,6 +299,13 @@ def test_indices_that_no_rounding_changes(ask: Ask) -> None:
     assert has_line(found["noise"], "indices")
 
 
+def test_evaluator_confirms_values_that_a_wrong_candidate_could_guess(ask: Ask) -> None:
+    """Its agreement on zeros was no opinion: "this input tells nothing"."""
+    text = "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [last] y = Sub(x, x) }"
+    found = evidence_of(ask(text=text, mistake="offset", tensor="y"), "last", more=True)
+    assert has_line(found["second"], "agrees", "reference")
+
+
 def test_evaluator_that_cannot_is_no_opinion(ask: Ask) -> None:
     text = "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [last] y = com.microsoft.Gelu(x) }"
     trials = ask(text=f"{text}", mistake="noise", tensor="y")
