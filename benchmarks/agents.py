@@ -28,7 +28,7 @@ from typing import Any
 import onnx
 
 from fixtures import networks
-from subgraph.demo.files import files
+from subgraph.demo.files import make_files
 
 MAX_COMMANDS = 6
 SINGLE = 6  # faults at one node, per network
@@ -125,7 +125,7 @@ def iter_tasks(folder: Path) -> Iterator[Task]:
         yield from _iter_faults(name, model, made.graph)
     demo = folder / "demo"
     demo.mkdir(exist_ok=True)
-    for file, content in files().items():
+    for file, content in make_files().items():
         (demo / file).write_bytes(content)
     for name, (code, word) in MISTAKES.items():
         wrapper = folder / f"{name}.py"

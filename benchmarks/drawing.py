@@ -27,7 +27,7 @@ from subgraph.drawing.layered import place_in_layers
 from subgraph.drawing.layout import MAX_BOXES, Drawer
 from subgraph.drawing.network import Network
 from subgraph.graph.graph import load
-from subgraph.inspection.drawn_network import network
+from subgraph.inspection.drawn_network import make_network
 
 PATIENCE = 60  # seconds for a peer
 REPEATS = 5
@@ -205,7 +205,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "resnet50.onnx"
         path.write_bytes(resnet50.build(width=4, size=32, classes=10).SerializeToString())
-        resnet = network(load(path))
+        resnet = make_network(load(path))
     nets = {
         "ResNet-50": resnet,
         "transformer": transformer(12),

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.known_case import examples
-from subgraph.commands.lint import release_of
+from subgraph.commands.lint import find_release
 from subgraph.inspection import known
 from subgraph.inspection.known import HOME, Entry, numbers
 from subgraph.questions.sweep.sweep import BAD, open_sweep
@@ -149,8 +149,8 @@ def write_pages() -> None:
 def main(words: Sequence[str]) -> int:
     for spec in (word for word in words if word != ALL):
         candidate = replace(parse(spec), timeout=30.0)
-        release = release_of(candidate)
-        every = known.entries(runtime=known.runtime_of(candidate.backend, candidate.device))
+        release = find_release(candidate)
+        every = known.entries(runtime=known.find_runtime(candidate.backend, candidate.device))
         entries = [e for e in every if ALL in words or not e.was_tried(release)]
         for entry in tried(candidate, entries) if entries else ():
             (HOME / f"{entry.path}.toml").write_text(render(entry), encoding="utf-8")

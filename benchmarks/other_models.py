@@ -36,7 +36,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from benchmarks.report import table
 from fixtures.networks import NETWORKS
-from subgraph.demo.files import files as demo_files
+from subgraph.demo.files import make_files as demo_files
 
 Array = np.ndarray[Any, Any]
 MIN_EFFECT = {"float": 0.02, "int8": 0.15}  # of an output's largest value

@@ -14,7 +14,7 @@ import onnx
 
 import subgraph
 from fixtures import networks, resnet50
-from subgraph.demo.files import files
+from subgraph.demo.files import make_files
 from subgraph.precision import Precision
 from subgraph.runtime.candidate import parse
 from subgraph.runtime.inputs import Feeding
@@ -43,7 +43,7 @@ def main() -> None:
         folder = Path(top)
         np.save(folder / "zeros.npy", np.zeros((1, 3, 64, 64), np.float32))
         models = {
-            "demo": onnx.load_from_string(files()["model.onnx"]),
+            "demo": onnx.load_from_string(make_files()["model.onnx"]),
             "resnet50": resnet50.build(width=8, size=64, classes=10),
             "vision": networks.vision(),
             "transformer": networks.transformer(),

@@ -64,7 +64,7 @@ class Disagreement:
     places: StringMap = field(default_factory=dict)
 
 
-def disagreement(
+def find_disagreement(
     settings: Project,
     model: str,
     spec: str | None,

@@ -35,10 +35,10 @@ from subgraph.commands.help import (
     TASKS,
     HelpGroup,
     HelpPage,
+    find_section,
     join_words,
-    replies,
-    section_of,
-    start_page,
+    make_replies,
+    make_start_page,
 )
 from subgraph.commands.live import (
     EVENTS,
@@ -64,7 +64,7 @@ from subgraph.results import brief as short
 from subgraph.results.commands import ErrorEntry, ErrorResult, TasksResult
 from subgraph.results.common import NextCommand
 from subgraph.storage.file_kinds import is_named_as_model
-from subgraph.text import clean, clean_lines, is_text, plain
+from subgraph.text import clean, clean_lines, is_text, replace_character
 from subgraph.version import __version__
 
 # Commands that store each run of the candidate.
@@ -257,11 +257,11 @@ def _build_command(name: str) -> Any:
         for action, function in module.ACTIONS.items():
             actions.command(action, cls=Command)(function)
         group = typer.main.get_group(actions)
-        group.rich_help_panel = section_of(name)
+        group.rich_help_panel = find_section(name)
         return group
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
     usage = USAGE.get(name, "[OPTIONS]")
-    single.command(name, cls=Command, options_metavar=usage, rich_help_panel=section_of(name))(
+    single.command(name, cls=Command, options_metavar=usage, rich_help_panel=find_section(name))(
         getattr(module, name)
     )
     return typer.main.get_command(single)
@@ -330,7 +330,7 @@ def global_options(
     if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
         threading.Thread(target=_log_heartbeat, daemon=True).start()
     if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
-        return Result(TasksResult(tasks=TASKS), start_page())
+        return Result(TasksResult(tasks=TASKS), make_start_page())
     return None
 
 
@@ -348,7 +348,7 @@ def main() -> None:
     gc.set_threshold(500_000, 20, 20)
     # So that half-written folders are removed.
     system.call_at_termination(lambda: sys.exit(system.TERMINATED))
-    codecs.register_error("plain", plain)  # the console of Windows has no →
+    codecs.register_error("plain", replace_character)  # the console of Windows has no →
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plain")
@@ -406,7 +406,7 @@ def _complete() -> int:
     names = filter(None, output.getvalue().split("\n"))
     lines = "".join(
         f"{reply}\n"
-        for reply in replies(names, words[current] if current < len(words) else "", kept)
+        for reply in make_replies(names, words[current] if current < len(words) else "", kept)
     )
     with contextlib.suppress(OSError):  # the shell has stopped reading
         print(lines, end="", flush=True)

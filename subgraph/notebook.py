@@ -19,7 +19,7 @@ from subgraph.drawing.svg import Marks, svg
 from subgraph.graph.cut import Cut
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.inspection.drawn_network import network
+from subgraph.inspection.drawn_network import make_network
 from subgraph.iterables import flatten
 from subgraph.questions.bisection.bisection import Bisection
 from subgraph.reports import text as text_report
@@ -65,7 +65,7 @@ def drawing(item: Any) -> str:
 
 @drawing.register
 def _(graph: Graph) -> str:
-    drawer = Drawer(network(graph))
+    drawer = Drawer(make_network(graph))
     return svg(
         drawer.layout(drawer.tree.choose_open(MAX_BOXES), DRAWING_WIDTH), title=graph.path.name
     )
@@ -84,7 +84,7 @@ def _(cut: Cut) -> str:
 def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
     """Draw these nodes and their neighbors, with the nodes and their boundary marked."""
     inside = frozenset(nodes)
-    whole = network(graph)
+    whole = make_network(graph)
     shown = sorted(inside.union(*(whole.find_near(i, 1) for i in inside)))
     at = {i: k for k, i in enumerate(shown)}
     marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))

@@ -168,9 +168,9 @@ def _require_agreement(
     **more: Any,
 ) -> None:
     """Fail the test if the candidate is not known to be right; `more`: as of
-    `agreement.disagreement`."""
+    `agreement.find_disagreement`."""
     from subgraph import system
-    from subgraph.agreement import Search, disagreement
+    from subgraph.agreement import Search, find_disagreement
     from subgraph.errors import SubcutError
     from subgraph.storage.folders import safe_name
 
@@ -183,7 +183,7 @@ def _require_agreement(
     output = place / safe_name(item.nodeid)
     search = Search(output, item.config.getoption("subcut_max_time"), system.join(words))
     try:
-        found = disagreement(settings, model, candidate, inputs, search, **more)
+        found = find_disagreement(settings, model, candidate, inputs, search, **more)
         error = "\n  ".join(found.lines) if found else ""
     except SubcutError as e:
         found = None

@@ -69,12 +69,12 @@ PLAIN = {
 }
 
 
-def plain(e: UnicodeError) -> tuple[str, int]:
+def replace_character(e: UnicodeError) -> tuple[str, int]:
     """Return a replacement for a character that a terminal lacks; to be registered as a handler of
     errors (`codecs`).
 
     >>> import codecs
-    >>> codecs.register_error("plain", plain)
+    >>> codecs.register_error("plain", replace_character)
     >>> "1 → 2 × 3 ☃".encode("ascii", "plain")
     b'1 -> 2 x 3 ?'
     """
@@ -141,16 +141,16 @@ def short(name: str, length: int = 56) -> str:
     >>> short("/encoder/layer.11/attention/output/dense/MatMul", 24)
     '/encode…put/dense/MatMul'
     """
-    if columns(name) <= length:
+    if count_columns(name) <= length:
         return name
     head = ""
     tail = ""
     for c in name:
-        if columns(head + c) > (length - 1) // 3:
+        if count_columns(head + c) > (length - 1) // 3:
             break
         head += c
     for c in reversed(name):
-        if columns(head + c + tail) > length - 1:
+        if count_columns(head + c + tail) > length - 1:
             break
         tail = c + tail
     return f"{head}…{tail}"
@@ -161,10 +161,11 @@ def shorten_names(text: str) -> str:
     return re.sub(LONG_NAME, lambda name: short(name[0]), text)
 
 
-def distinct(names: Iterable[str], length: int) -> StringMap:
+def make_distinct_labels(names: Iterable[str], length: int) -> StringMap:
     """Return a short label for each name: long names are shown where they differ.
 
-    >>> distinct(["/model.2/cv1/act/Mul_output_0", "/model.2/cv2/act/Mul_output_0"], 14).values()
+    >>> names = ["/model.2/cv1/act/Mul_output_0", "/model.2/cv2/act/Mul_output_0"]
+    >>> make_distinct_labels(names, 14).values()
     dict_values(['…cv1/act/Mul_…', '…cv2/act/Mul_…'])
     """
     labels = {name: short(name, length) for name in names}
@@ -178,7 +179,7 @@ def distinct(names: Iterable[str], length: int) -> StringMap:
         if len(group) == 1 or not begin + end or room < MIN_LABEL:
             continue
         parts = {name: name[begin : max(len(name) - end, begin + room)] for name in group}
-        inner = distinct(parts.values(), room)
+        inner = make_distinct_labels(parts.values(), room)
         for name, part in parts.items():
             tail = "" if name.endswith(part) else "…"
             label = f"{'…' * bool(begin)}{inner[part]}{tail}"
@@ -220,10 +221,10 @@ def wrap(text: str, width: int, indent: int) -> list[str]:
     )
 
 
-def columns(text: str) -> int:
+def count_columns(text: str) -> int:
     """Return the columns in a monospace font: wide characters, such as Chinese, take two.
 
-    >>> columns("a卷")
+    >>> count_columns("a卷")
     3
     """
     if text.isascii():
@@ -231,7 +232,7 @@ def columns(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def from_run(number: int | None) -> str:
+def describe_run(number: int | None) -> str:
     """Return `from the second run of a session on`; "" for None."""
     return f"from the {('second', 'third')[number - 2]} run of a session on" if number else ""
 
@@ -266,11 +267,11 @@ def count(counted: int | Sized, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def prediction(top1: float, top5: float) -> str:
+def describe_prediction(top1: float, top5: float) -> str:
     """Describe the change of the classes that a model ranks highest, from their `top1` and `top5`
     agreement, 0 … 1.
 
-    >>> prediction(top1=1.0, top5=0.8)
+    >>> describe_prediction(top1=1.0, top5=0.8)
     'prediction unchanged, top-5 agrees in 80 %'
     """
     if top1 < 1:
@@ -280,7 +281,7 @@ def prediction(top1: float, top5: float) -> str:
     return "prediction unchanged" + (f", top-5 agrees in {top5 * 100:.0f} %" if top5 < 1 else "")
 
 
-def agreement(
+def describe_agreement(
     inner: int | None,
     disturbance: float | None,
     mute: Iterable[str],
@@ -320,22 +321,23 @@ def explain_mute_outputs(names: Sequence[str]) -> str:
     return f"this input tells nothing about {list_some(quoted, 3)}"
 
 
-def short_path(path: str) -> str:
+def shorten_path(path: str) -> str:
     """Return a source file as people know it: its path in a package, else its folder and name.
 
-    >>> short_path("/py/site-packages/torchvision/models/resnet.py"), short_path("/me/net/model.py")
+    >>> names = ("/py/site-packages/torchvision/models/resnet.py", "/me/net/model.py")
+    >>> tuple(map(shorten_path, names))
     ('torchvision/models/resnet.py', 'net/model.py')
     """
     parts = re.split(r"[/\\]", re.split(r"(?:site|dist)-packages[/\\]", path)[-1])
     return "/".join(parts if "-packages" in path else parts[-2:])
 
 
-def big(number: float) -> str:
+def format_large(number: float) -> str:
     """Return a large number in short: 76.3 k, 25.6 M; below 1,000 in full.
 
     A number in a damaged file may be beyond the range of a float.
 
-    >>> big(76_300), big(10**338)
+    >>> format_large(76_300), format_large(10**338)
     ('76.3 k', '10^338')
     """
     if number >= 1e18:
@@ -353,7 +355,7 @@ def format_size(number: int) -> str:
     ('1023 bytes', '1.5 MiB')
     """
     if number >= 1 << 60:  # a damaged file may hold any number
-        return f"{big(number)} bytes"
+        return f"{format_large(number)} bytes"
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if number >= 1 << shift:
             return f"{number / (1 << shift):.1f} {unit}"
@@ -390,13 +392,13 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
 def align_columns(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
     """Return lines with aligned columns, two spaces apart; the columns `right` are aligned to the
     right."""
-    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(count_columns, column)) for column in zip(*rows, strict=True)]
     ends = frozenset(right)
     lines = []
     for row in rows:
         cells = []
         for k, cell in enumerate(row):
-            blanks = " " * (widths[k] - columns(cell))
+            blanks = " " * (widths[k] - count_columns(cell))
             cells.append(blanks + cell if k in ends else cell + blanks)
         lines.append("  ".join(cells).rstrip())
     return lines

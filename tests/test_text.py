@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from subgraph.text import (
-    big,
     clean,
     clean_lines,
     count,
+    format_large,
     is_text,
     nearest,
     short,
@@ -58,7 +58,7 @@ def test_short_text_is_left_alone_and_a_long_one_fits(text: str, length: int) ->
     ],
 )
 def test_numbers_of_parameters(number: float, text: str) -> None:
-    assert big(number) == text
+    assert format_large(number) == text
 
 
 def test_counted_nouns() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from subgraph import trust
-from subgraph.commands.resolve import criterion_code
+from subgraph.commands.resolve import find_criterion_code
 from subgraph.errors import UsageError
 from subgraph.project import Project
 from subgraph.runtime.candidate import parse
@@ -268,7 +268,7 @@ def test_trust_ends_where_what_it_reaches_changes(
 
     def code() -> NamedCode:
         return (
-            criterion_code("run.py", "subcut.toml")
+            find_criterion_code("run.py", "subcut.toml")
             if key == "criterion"
             else parse("run.py", project).code
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from subgraph.bodies.iterations import Iteration, iterations
+from subgraph.bodies.iterations import Iteration, run_iterations
 from subgraph.bodies.model import Body, BodyName, iterates, open_body, split
 from subgraph.errors import UsageError
 from subgraph.graph import graph as graphs, protobuf
@@ -113,7 +113,7 @@ def run_body(
         InputError: the body does not run for the inputs.
         ModelError: the reference cannot run it.
     """
-    runs = iterations(body, values, body.name.iteration, scratch, samples)
+    runs = run_iterations(body, values, body.name.iteration, scratch, samples)
     feeds = [run.feeds for run in runs]
     ends = [{**run.results, **run.feeds} for run in runs]
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}

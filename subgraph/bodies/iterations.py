@@ -22,9 +22,9 @@ from subgraph.bodies.truncated import (
     RAN,
     TRIPS,
     make_counting_loop,
+    make_slices_name,
+    make_state_name,
     scan_states,
-    slices_name,
-    state_name,
     truncate_loop,
 )
 from subgraph.errors import InputError, ModelError
@@ -67,7 +67,7 @@ class NotRun(InputError):
     """The branch or iteration does not run for the inputs."""
 
 
-def iterations(
+def run_iterations(
     body: Body,
     values: ReferenceValues,
     wanted: str,
@@ -109,10 +109,10 @@ def iterations(
     return found
 
 
-def total_iterations(body: Body, values: ReferenceValues, sample: int, folder: Path) -> int:
+def count_iterations(body: Body, values: ReferenceValues, sample: int, folder: Path) -> int:
     """Return how many times the body of a Loop or Scan runs.
 
-    Raises: as `iterations`.
+    Raises: as `run_iterations`.
     """
     source = _find_source(body, values, folder)
     assert isinstance(source, _Iterated)
@@ -125,7 +125,7 @@ def truncate(
 ) -> FedModel:
     """Return the Loop or Scan as a model that runs at most `trips` times, and its inputs.
 
-    Raises: as `iterations`.
+    Raises: as `run_iterations`.
     """
     source = _find_source(body, values, folder)
     assert isinstance(source, _Iterated)
@@ -136,7 +136,7 @@ def truncate(
 def make_counter(body: Body, values: ReferenceValues, sample: int) -> FedModel:
     """Return a Loop as a model whose only output `RAN` is `BEGIN` plus its iterations; its inputs.
 
-    Raises: as `iterations`.
+    Raises: as `run_iterations`.
     """
     types = _find_input_types(body.graph, body.name.node, values)
     return make_counting_loop(body, types), {name: values.records[sample][name] for name in types}
@@ -277,7 +277,7 @@ class _Iterated(_Source, ABC):
 
     def run_truncated(self, feeds: Iterable[Record], *others: str) -> list[Record]:
         """Return the outputs of the loaded model: its states, then these other outputs."""
-        names = [*map(state_name, range(len(self.first_states))), *others]
+        names = [*map(make_state_name, range(len(self.first_states))), *others]
         self._files += 1
         into = self.folder / f"run{self._files}"
         into.mkdir()
@@ -411,13 +411,13 @@ class _Scan(_Iterated):
     def _feed_slices(self, sample: int, number: int) -> dict[str, Record]:
         """Return the inputs of the Scan, with only the first slices of the scanned ones."""
         parts = self._iter_parts(sample, number, before=True)
-        names = map(slices_name, range(len(self._scanned)))
+        names = map(make_slices_name, range(len(self._scanned)))
         return self._list_feeds(sample) | _rename(parts, names)
 
     def truncate(self, sample: int, trips: int) -> FedModel:
         feeds = self._feed_slices(sample, trips)
         types = {n: common_type([r]) for n, r in feeds.items()}
-        slices = [types.pop(slices_name(k)) for k in range(len(self._scanned))]
+        slices = [types.pop(make_slices_name(k)) for k in range(len(self._scanned))]
         return scan_states(self.body, types, slices, collects=True), feeds
 
     def _iter_parts(self, sample: int, number: int, *, before: bool) -> Iterator[Record]:

@@ -332,7 +332,7 @@ def holds_bodies(graph: Graph, i: int) -> bool:
     return is_standard and bool(attributes(graph, i))
 
 
-def bodies_of(graph: Graph, i: int) -> Iterator[str]:
+def iter_body_names(graph: Graph, i: int) -> Iterator[str]:
     """Yield the names of a node's bodies for `split`: `loop1/body`, or `call1/` for a call."""
     label = graph.label(i)
     names = [f"{label}/{name}" for name in attributes(graph, i)]
@@ -401,7 +401,7 @@ def _fill(part: Part, most: int) -> Part:
     if not graph.functions and not {"If", "Loop", "Scan"}.intersection(graph.ops):
         return part
     for i in range(len(graph.nodes)):
-        for text in bodies_of(graph, i) if holds_bodies(graph, i) else ():
+        for text in iter_body_names(graph, i) if holds_bodies(graph, i) else ():
             attribute = text.removeprefix(f"{graph.label(i)}/")
             name = BodyName(i, attribute, FIRST, text.removesuffix("/"))
             body = look_into(graph, name)

@@ -31,7 +31,7 @@ COUNTER_START = 1_000_000
 def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> ModelProto:
     """Return the Loop alone, with at most `trips` iterations.
 
-    Its outputs are its states, named by `state_name`, and its scan outputs. It has no further
+    Its outputs are its states, named by `make_state_name`, and its scan outputs. It has no further
     operators, which a candidate may lack for int64.
 
     Args:
@@ -43,7 +43,7 @@ def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> Mod
     _add_scalar(model.graph, TRIPS, trips)
     node.input[0] = TRIPS
     states = len(body.formals) - 2
-    node.output[:] = [*map(state_name, range(states)), *node.output[states:]]
+    node.output[:] = [*map(make_state_name, range(states)), *node.output[states:]]
     for name in filter(None, node.output):
         model.graph.output.add(name=name)
     return model
@@ -70,12 +70,12 @@ def make_counting_loop(
     set_tensor(inside.output.add(name=f"{RAN}:out").type, INT64, ())
     _reorder(inside.output, 1)
     node.input[:] = [*node.input[:2], FIRST, *node.input[2:]]
-    node.output[:] = [RAN, *map(state_name, range(states)), *node.output[states:]]
+    node.output[:] = [RAN, *map(make_state_name, range(states)), *node.output[states:]]
     set_tensor(model.graph.output.add(name=RAN).type, INT64, ())
     if truncated:
         set_tensor(model.graph.input.add(name=TRIPS).type, INT64, ())
         node.input[0] = TRIPS
-        for name in map(state_name, range(states)):
+        for name in map(make_state_name, range(states)):
             model.graph.output.add(name=name)
     return model
 
@@ -95,10 +95,10 @@ def scan_states(
     *,
     collects: bool = False,
 ) -> ModelProto:
-    """Return the Scan alone, whose outputs are its states, named by `state_name`.
+    """Return the Scan alone, whose outputs are its states, named by `make_state_name`.
 
-    Its scanned tensors are separate inputs, named by `slices_name`: the body may also read the same
-    tensor whole or scan it in both directions, and it may be a weight.
+    Its scanned tensors are separate inputs, named by `make_slices_name`: the body may also read the
+    same tensor whole or scan it in both directions, and it may be a weight.
 
     Args:
         body: The body of the Scan.
@@ -108,11 +108,11 @@ def scan_states(
     """
     model, node = _make_node_model(body, types)
     states = len(node.input) - len(slices)
-    node.input[states:] = map(slices_name, range(len(slices)))
+    node.input[states:] = map(make_slices_name, range(len(slices)))
     for name, proto in zip(node.input[states:], slices, strict=True):
         model.graph.input.add(name=name).type.MergeFromString(proto.SerializeToString())
     node.output[:] = [
-        *map(state_name, range(states)),
+        *map(make_state_name, range(states)),
         *(n or f"subcut:{k}" for k, n in enumerate(node.output[states:])),
     ]
     for name in node.output if collects else node.output[:states]:
@@ -131,11 +131,11 @@ def _reorder(items: Any, position: int) -> None:
     assign(items, kept)
 
 
-def state_name(k: int) -> str:
+def make_state_name(k: int) -> str:
     """Return the name of the k-th state among the outputs."""
     return f"subcut:state{k}"
 
 
-def slices_name(k: int) -> str:
+def make_slices_name(k: int) -> str:
     """Return the name of the k-th scanned tensor among the inputs."""
     return f"subcut:slices{k}"

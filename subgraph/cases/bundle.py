@@ -20,10 +20,10 @@ from pathlib import Path
 
 from subgraph.cases import case, contents, redact, zip_archive
 from subgraph.cases.case import CaseOutcome, EvidenceRequest, Manifest
-from subgraph.cases.contents import CaseFiles, PackedFiles, collect, data_of
+from subgraph.cases.contents import CaseFiles, PackedFiles, collect, read_data
 from subgraph.cases.find_case import BundleList
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
-from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, readme
+from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, write_readme
 from subgraph.cases.redact import REMOVED, Redactor
 from subgraph.cases.zip_archive import Archive, Checksum
 from subgraph.documents import from_json, to_json
@@ -127,13 +127,13 @@ def name_of(path: Path) -> str:
 def _redact_name(path: Path, manifest: Manifest) -> str:
     evidence = manifest.evidence
     spec = evidence.candidate if evidence else ""
-    plain = redact.this_machine(_find_secrets(evidence)).spec(spec)
+    plain = redact.make_redactor(_find_secrets(evidence)).spec(spec)
     if redact.REMOVED not in plain and Path(spec).name == spec:
         return folders.safe_name(path.name)
     return folders.safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
 
 
-def plain_name(path: Path) -> str:
+def make_plain_name(path: Path) -> str:
     """Return the default folder of an unpacked bundle: the name of the zip without its suffix."""
     return path.stem if path.suffix.lower() == SUFFIX else f"{path.name}-unpacked"
 
@@ -190,7 +190,7 @@ def pack(request: BundleRequest) -> Packed:
     require_free(request.target, request.identity, force=request.force)
     evidence = case_files.evidence
     redactor = replace(
-        redact.this_machine(_find_secrets(evidence.evidence if evidence else None)),
+        redact.make_redactor(_find_secrets(evidence.evidence if evidence else None)),
         names=contents.names(case_files),
         keep=frozenset(request.keep),
         source=request.source,
@@ -225,12 +225,12 @@ def _write_zip(
     evidence = from_json(Manifest, found_with).evidence if found_with else None
     unchanged = [*_iter_unchanged(files, redactor, evidence)]
     manifests = {c: files[f"{c}/{case.MANIFEST}" if c else case.MANIFEST] for c in case_files.cases}
-    cases = {c: from_json(Manifest, json.loads(data_of(m))) for c, m in manifests.items()}
+    cases = {c: from_json(Manifest, json.loads(read_data(m))) for c, m in manifests.items()}
     names = tuple(sorted(files))
     data = ReadmeData(request.name, names, cases, evidence, outcome, unchanged)
     lacks_words = found_with is not None and redact.REMOVED in str(found_with["request"])
-    files[README] = readme(data, lacks_words=lacks_words).encode()
-    files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
+    files[README] = write_readme(data, lacks_words=lacks_words).encode()
+    files[ENVIRONMENT] = case.as_json(to_json(redact.describe_environment()))
     if unknown := sorted(set(request.keep) - redactor.kept - {redact.ALL}):
         left = sorted(redactor.left)
         raise UnknownName(
@@ -239,7 +239,9 @@ def _write_zip(
             nearest(unknown[0], left) or left,
             code="bundle.unknown-text",
         )
-    checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
+    checksums = {
+        name: zip_archive.compute_checksum(source) for name, source in sorted(files.items())
+    }
     own = None if case_files.is_evidence else found_with
     listing = BundleList(
         what=digest(request.identity),
@@ -340,7 +342,7 @@ def _iter_suspicious(top: str, files: PackedFiles, redactor: Redactor) -> Iterat
         if kinds:
             yield f"{clean(name)}: its name has {' and '.join(kinds)}"
         if text:
-            kinds = redactor.leaks(data_of(source), words=True)
+            kinds = redactor.leaks(read_data(source), words=True)
         elif isinstance(source, Path) and source.suffix == ".onnx":
             texts = read_texts(source)
             written = "\n".join((*texts.metadata, *texts.documentation)).encode()
@@ -418,7 +420,8 @@ def _is_same(place: Path, data: bytes, checksums: Mapping[str, Checksum]) -> boo
     """Return whether the folder holds this bundle, each file unchanged."""
     try:
         return (place / BUNDLE_LIST).read_bytes() == data and all(
-            not (place / name).is_symlink() and zip_archive.checksum_of(place / name) == checksum
+            not (place / name).is_symlink()
+            and zip_archive.compute_checksum(place / name) == checksum
             for name, checksum in checksums.items()
         )
     except (OSError, SubcutError):

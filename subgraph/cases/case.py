@@ -379,7 +379,9 @@ class ResultFolder(Generic[M]):
 Case: TypeAlias = ResultFolder[CaseManifest]
 
 
-def free_place(place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> ResultPlace:
+def find_free_place(
+    place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()
+) -> ResultPlace:
     """Return the place of a result: `place`, with a number if another result is there.
 
     Replaced are only results of subcut from the same model or folder, in which nothing was added,
@@ -411,7 +413,7 @@ def _is_replaceable(place: ResultPlace, source: ModelSource, reads: Sequence[Pat
     """Return whether a result may go exactly here.
 
     Raises:
-        ResultExists: as `free_place`.
+        ResultExists: as `find_free_place`.
     """
     path = place.path
     if not os.path.lexists(path):
@@ -518,19 +520,19 @@ def as_json(document: object) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
-def plain(request: object) -> Any:
+def to_plain(request: object) -> Any:
     """Return a request as JSON reads it (tuples as lists), to compare it with a manifest's."""
     return json.loads(json.dumps(request))
 
 
-def source_of(graph: Graph) -> ModelSource:
+def describe_source(graph: Graph) -> ModelSource:
     """Return the identity of the model that a graph was read from."""
     return ModelSource(
         graph.path.name, bytes=graph.skeleton.size, structure_sha256=graph.skeleton.structure
     )
 
 
-def reference_of(reference: Reference) -> ReferenceEntry:
+def describe_reference(reference: Reference) -> ReferenceEntry:
     """Describe the computation of the reference values."""
     options = reference.options
     if not reference.fixed:
@@ -544,7 +546,7 @@ def reference_of(reference: Reference) -> ReferenceEntry:
     )
 
 
-def sample_of(sample: Captured) -> SampleEntry:
+def describe_sample(sample: Captured) -> SampleEntry:
     """Return the entry of one sample: its label and the tensors that were fed."""
     fed = []
     for record in sample.fed.values():
@@ -553,7 +555,7 @@ def sample_of(sample: Captured) -> SampleEntry:
     return SampleEntry(sample.label, fed)
 
 
-def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> TensorEntry:
+def describe_tensor(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> TensorEntry:
     """Return the entry of one tensor over all samples, of which there is at least one."""
     first = stored[0]
     shape = first.shapes if all(s.shapes == first.shapes for s in stored) else None

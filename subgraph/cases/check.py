@@ -198,7 +198,7 @@ def write_at_opset(
         return replace(target, why=e.what[:300])
 
 
-def type_problem(cut: Cut) -> str:
+def find_type_problem(cut: Cut) -> str:
     """Return the reason why onnx refuses the element types of a cut that was made without a run; ""
     if it does not.
 

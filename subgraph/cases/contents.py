@@ -18,7 +18,7 @@ from subgraph import results
 from subgraph.cases import case
 from subgraph.cases.case import Manifest
 from subgraph.cases.evidence import render_reports
-from subgraph.cases.find_case import bundle_root, result_in
+from subgraph.cases.find_case import find_bundle_root, find_result
 from subgraph.cases.layout import (
     BLAME,
     BLAME_ANSWER,
@@ -103,11 +103,11 @@ def find_files(folder: Path) -> CaseFiles:
             "name a case that cut or bisect wrote",
             code="folder.not-found",
         )
-    folder = result_in(folder)
+    folder = find_result(folder)
     manifest = case.read_manifest(folder)
     if manifest is None:
         raise UsageError(f"{folder} is not a case", _make_hint(folder), code="case.not-a-case")
-    if bundle := bundle_root(folder):
+    if bundle := find_bundle_root(folder):
         hint = f"zip it again: python -m zipfile -c {bundle.resolve().name}.zip {bundle}"
         raise UsageError(f"{bundle} is an unpacked bundle", hint, code="case.is-bundle")
     parent = folder.resolve().parent
@@ -223,7 +223,7 @@ def names(case_files: CaseFiles) -> frozenset[str]:
     return frozenset(names - {""})
 
 
-def data_of(source: Path | bytes) -> bytes:
+def read_data(source: Path | bytes) -> bytes:
     """Return the bytes of a file that is packed: from disk, or made in memory."""
     return source if isinstance(source, bytes) else source.read_bytes()
 
@@ -263,7 +263,7 @@ def redact_files(
             text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
             files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}
     if document_name:
-        document = json.loads(data_of(files[document_name]))
+        document = json.loads(read_data(files[document_name]))
         with contextlib.suppress(SubcutError, TypeError):  # one of another version has no reports
             texts = render_reports(results.parse(document))
             files |= {file: text.encode() for file, text in texts.items()}

@@ -22,7 +22,13 @@ from subgraph.cases.case import (
     TensorEntry,
     WrittenManifest,
 )
-from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
+from subgraph.cases.layout import (
+    CANDIDATE,
+    EVIDENCE_SCHEMA,
+    REPORT_FILES,
+    RUN_JSON,
+    list_sample_names,
+)
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import Version, Word, json_key, part, read_document, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError
@@ -105,7 +111,7 @@ def render_reports(document: results.Document) -> dict[str, str]:
     }
 
 
-def case_values(folder: Path, tensor: str) -> list[CaseValue]:
+def list_case_values(folder: Path, tensor: str) -> list[CaseValue]:
     """Return the files of a tensor in a case's folder, of its samples in order; links that lead out
     of it are left out.
 
@@ -150,7 +156,7 @@ def save_document(document: T, place: ResultPlace, source: ModelSource, reads: S
     is logged.
     """
     try:
-        place = case.free_place(place, source, reads)
+        place = case.find_free_place(place, source, reads)
         saved = replace(document, report=(place.path / REPORT_FILES["html"]).as_posix())
         with folders.aside(place.path) as work:
             write_document(saved, work)
@@ -192,10 +198,10 @@ def add_case(
     return True
 
 
-def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
+def list_sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
     """Return the folder of each sample's tensors: `parent` itself for a lone sample, else
     `parent/LABEL`."""
-    return [parent / name for name in sample_names(labels)]
+    return [parent / name for name in list_sample_names(labels)]
 
 
 def add_candidate(
@@ -210,7 +216,7 @@ def add_candidate(
     `numbers`: the line of the manifest if all tensors are short.
     """
     for into, tensors in zip(
-        sample_folders(case_folder / CANDIDATE, labels), samples, strict=False
+        list_sample_folders(case_folder / CANDIDATE, labels), samples, strict=False
     ):
         copy_tensors(tensors, folders.safe_names(tensors), into)
     manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case again")
@@ -272,13 +278,13 @@ def dump(
         SubcutError: The inputs cannot be read, or the model cannot be run.
     """
     plain_request = to_json(request)
-    source = case.source_of(graph)
-    place = case.free_place(place, source, [graph.path])
+    source = case.describe_source(graph)
+    place = case.find_free_place(place, source, [graph.path])
     stems = folders.safe_names(request.tensors)
     above = region.find_upstream(graph, stems)
     feeding = feeding or Feeding(**vars(request.fed))
     samples = feeding.plan(graph, inputs_needed(graph, above, request.tensors))
-    targets = sample_names([s.label for s in samples])
+    targets = list_sample_names([s.label for s in samples])
     with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:
         captured = capture_samples(reference, graph, above, stems, samples, scratch)
         losses = []
@@ -292,15 +298,15 @@ def dump(
                 )
                 stored.append(entry)
                 losses += lost
-            tensors.append(case.tensor_of(graph, name, stored))
+            tensors.append(case.describe_tensor(graph, name, stored))
         manifest = DumpManifest(
             source=source,
             command=command,
             request=plain_request,
             tensors=tensors,
-            samples=[case.sample_of(s) for s in captured],
+            samples=[case.describe_sample(s) for s in captured],
             seed=request.fed.seed,
-            reference=case.reference_of(reference),
+            reference=case.describe_reference(reference),
             losses=losses,
         )
         return ResultFolder(place.path, case.write_manifest(manifest, work))

@@ -106,7 +106,7 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
             code="folder.not-found",
         )
     place, around = _locate(folder)
-    bundle = bundle_root(place)
+    bundle = find_bundle_root(place)
     if bundle is not None and around is None:
         listed = _read_bundle_list(bundle).found_with
         around = None if listed is None else listed.get("request", {})
@@ -137,7 +137,7 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
     )
 
 
-def result_in(folder: Path) -> Path:
+def find_result(folder: Path) -> Path:
     """Return the only result in a folder without a manifest, as of `-o FOLDER`; else the folder."""
     if (folder / case.MANIFEST).is_file():
         return folder
@@ -161,7 +161,7 @@ def _enter_small(place: Path) -> Path:
     return place / SMALL
 
 
-def bundle_root(folder: Path) -> Path | None:
+def find_bundle_root(folder: Path) -> Path | None:
     """Return the unpacked bundle that is a folder or its parent; None for another folder."""
     return next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None)
 
@@ -194,7 +194,7 @@ def require_no_loop(folder: Path) -> None:
 
 def _locate(folder: Path) -> tuple[Path, object]:
     """Return the folder of one case, and the request of the manifest around it, if any."""
-    folder = result_in(folder)
+    folder = find_result(folder)
     require_no_loop(folder)
     around = case.read_manifest(folder)
     if around is None or not is_evidence(around.schema):
@@ -263,7 +263,7 @@ def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Recor
 # ------------------------------------------------------------ candidate
 
 
-def candidate_of(found: FoundCase) -> Candidate | None:
+def find_candidate(found: FoundCase) -> Candidate | None:
     """Return the candidate that a case was found with; None if no manifest names one. Its
     commands need trust.
 

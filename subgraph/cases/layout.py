@@ -48,10 +48,10 @@ BUNDLE_SCHEMA = "subcut.bundle/1"
 CANDIDATE_FILES = "candidate_files"
 
 
-def sample_names(labels: Sequence[str]) -> list[str]:
+def list_sample_names(labels: Sequence[str]) -> list[str]:
     """Return the folder of each sample's tensors below that of their role: "." for a lone sample.
 
-    >>> sample_names(["cat.jpg"]), sample_names(["cat.jpg", "dog.jpg"])
+    >>> list_sample_names(["cat.jpg"]), list_sample_names(["cat.jpg", "dog.jpg"])
     (['.'], ['cat.jpg', 'dog.jpg'])
     """
     if len(labels) == 1:

@@ -58,7 +58,7 @@ class ReadmeData:
         return next(iter(self.cases))
 
 
-def readme(data: ReadmeData, *, lacks_words: bool) -> str:
+def write_readme(data: ReadmeData, *, lacks_words: bool) -> str:
     """Return the text, of at most 100 columns if names allow it.
 
     Args:

@@ -95,7 +95,7 @@ JUDGED = frozenset((Signature.MISMATCH, Signature.PRECISION, Signature.NAN, Sign
 
 @frozen
 class Redactor:
-    """The rules of redaction, and the private texts of this machine, which `this_machine` finds.
+    """The rules of redaction, and the private texts of this machine, which `make_redactor` finds.
 
     Attributes:
         homes: The home folders of the user.
@@ -232,7 +232,7 @@ class Redactor:
     def _redact_value(self, value: str, key: str, inside: bool) -> str:
         if not value or _DIGEST.fullmatch(value):
             return value
-        leaving = {kind for kind, keys in leaving_keys().items() if key in keys}
+        leaving = {kind for kind, keys in list_leaving_keys().items() if key in keys}
         if "CommandLine" in leaving:
             return self.command(value)
         if key in ("candidate", "backend", "reference") or (inside and key == "name"):
@@ -266,7 +266,7 @@ class Redactor:
 
 
 @cache
-def leaving_keys() -> Mapping[str, frozenset[str]]:
+def list_leaving_keys() -> Mapping[str, frozenset[str]]:
     """Return the keys of texts that may leave, by the type that `documents` has for them."""
     modules = (import_module(f"subgraph.results.{name}") for name in results.MODULES)
     kinds = filter(is_dataclass, flatten(vars(m).values() for m in (case, *modules)))
@@ -330,7 +330,7 @@ def _make_pattern(folder: str) -> re.Pattern[str]:
     return re.compile(r"[\\/]{1,2}".join(map(re.escape, folder.split("\\"))), re.IGNORECASE)
 
 
-def this_machine(secrets: Iterable[str] = ()) -> Redactor:
+def make_redactor(secrets: Iterable[str] = ()) -> Redactor:
     """Return the private texts of this machine, and further `secrets`."""
     homes = {
         os.path.expanduser("~"),  # noqa: PTH111
@@ -381,7 +381,7 @@ class Environment:
     packages: StringMap
 
 
-def environment() -> Environment:
+def describe_environment() -> Environment:
     """Return the facts of this machine."""
     return Environment(
         "subcut.environment/1",

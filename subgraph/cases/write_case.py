@@ -25,8 +25,8 @@ from subgraph.cases.case import (
     ResultPlace,
     TensorEntry,
 )
-from subgraph.cases.check import REFUSED, check, run_checker, type_problem, write_at_opset
-from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
+from subgraph.cases.check import REFUSED, check, find_type_problem, run_checker, write_at_opset
+from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, list_sample_names, place_name
 from subgraph.cases.short_values import list_case
 from subgraph.documents import json_key, part, to_json
 from subgraph.errors import ModelError
@@ -176,7 +176,7 @@ def extract(
             _write_model(cut, request, work)
             other = write_at_opset(cut, request.target_opset, work)
             manifest = replace(_make_manifest(cut, request), target_opset=other)
-            if problem := type_problem(cut):
+            if problem := find_type_problem(cut):
                 manifest = replace(
                     manifest, check=CheckResult(REFUSED, f"this cut does not load: {problem}")
                 )
@@ -194,7 +194,7 @@ def find_place(
     region = regions.find_region(graph, request.start, request.end)
     place = place if place.name else replace(place, name=place_name(region))
     reads = [graph.path, *([Path(request.recorded)] if request.recorded else [])]
-    return region, case.free_place(place, case.source_of(graph), reads)
+    return region, case.find_free_place(place, case.describe_source(graph), reads)
 
 
 def write_region(
@@ -251,7 +251,7 @@ def write_region(
             builder.build(place, number, group)
             for number, group in enumerate(_find_groups(region, captured, request))
         ]
-    _drop_stale(place, len(cases), to_json(request), case.source_of(graph))
+    _drop_stale(place, len(cases), to_json(request), case.describe_source(graph))
     return cases
 
 
@@ -324,7 +324,7 @@ class CaseBuilder:
         `…-3`."""
         place = _number_place(place, number)
         if number:
-            place = case.free_place(place, case.source_of(self.graph), [self.graph.path])
+            place = case.find_free_place(place, case.describe_source(self.graph), [self.graph.path])
         captured = [self.captured[k] for k in group]
         tensors = [c.tensors for c in captured]
         request = self.request
@@ -353,9 +353,9 @@ class CaseBuilder:
                 inputs=entries["inputs"],
                 outputs=entries["outputs"],
                 dump_data=entries.get("dump_data"),
-                samples=[case.sample_of(c) for c in captured],
+                samples=[case.describe_sample(c) for c in captured],
                 seed=request.fed.seed,
-                reference=case.reference_of(self.reference),
+                reference=case.describe_reference(self.reference),
                 above=len(self.above.nodes) - len(cut.region.nodes) - len(cut.region.pulled),
                 losses=losses,
                 check=result,
@@ -387,7 +387,7 @@ class CaseBuilder:
                 [n for n in made if all(n in self.dumped[k] for k in group)],
                 self.dumped,
             )
-        labels = sample_names([self.captured[k].label for k in group])
+        labels = list_sample_names([self.captured[k].label for k in group])
         losses = {}
         entries: dict[str, list[TensorEntry]] = {role: [] for role in roles}
         for role, (names, tensors) in roles.items():
@@ -411,7 +411,7 @@ class CaseBuilder:
                             f"{role}: {loss}" if self.recording else loss for loss in lost
                         )
                     )
-                entries[role].append(case.tensor_of(self.graph, name, stored))
+                entries[role].append(case.describe_tensor(self.graph, name, stored))
         return entries, list(losses)
 
 
@@ -463,7 +463,7 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
             for name, d in declared
         ]
 
-    source = case.source_of(graph)
+    source = case.describe_source(graph)
     return CaseManifest(
         source=replace(source, weights_sha256=protobuf.weights_digest(cut.weights, graph.path)),
         command=request.format_command(source.file),

@@ -182,7 +182,7 @@ def _open(source: Path | bytes) -> IO[bytes]:
         return source.open("rb")
 
 
-def checksum_of(source: Path | bytes) -> Checksum:
+def compute_checksum(source: Path | bytes) -> Checksum:
     """Return the size and digest of a file."""
     if isinstance(source, bytes):
         return Checksum(len(source), hashlib.sha256(source).hexdigest())

@@ -73,7 +73,7 @@ def load_module(command: str) -> ModuleType:
     return import_module(f"subgraph.commands.{MODULES.get(command, command)}")
 
 
-def command_line() -> str:
+def make_command_line() -> str:
     """Return the command line that the user typed, for a document."""
     return mask_logins(system.join(["subcut", *sys.argv[1:]]))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, command_line, open_body, options, resolve
+from subgraph.commands import Result, make_command_line, open_body, options, resolve
 from subgraph.commands.lint import log_known
 from subgraph.commands.live import FIRST_ANSWER_LEVEL, log_step
 from subgraph.commands.options import Number, Text, option
@@ -25,7 +25,7 @@ from subgraph.commands.recorded import (
     bisect_recorded,
     compare_recordings,
     iter_recording_notes,
-    recording_options,
+    read_recording_options,
 )
 from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime
@@ -34,7 +34,7 @@ from subgraph.graph.region import prepare_graph
 from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.project import parse_seconds
-from subgraph.text import clean, prediction, shorten
+from subgraph.text import clean, describe_prediction, shorten
 
 if TYPE_CHECKING:
     from subgraph.questions.bisection.bisection import Bisection
@@ -134,7 +134,7 @@ def bisect(
         if not candidate_options.other_model:
             of_recording = candidate_options.tensor_map
             candidate_options = replace(candidate_options, tensor_map=None)
-        recordings = recording_options(recorded, runtime, inputs, of_recording, chosen)
+        recordings = read_recording_options(recorded, runtime, inputs, of_recording, chosen)
     if recordings and not asked.settings.get("candidate", candidate_options.spec):
         given.refuse_beside("--recorded", NEEDS_CANDIDATE)
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
@@ -217,7 +217,7 @@ def open_search(
         compared = compare_recordings(trials.judge, runs) if recordings else []
         weights = weigh_intervals(compared)
         notes = [*notes, *iter_recording_notes(compared)]
-        command = command_line()
+        command = make_command_line()
         limits = _limit_to_remaining(limits, begin)
         hints = cache(partial(weigh_nodes, graph, weights, suspects))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, hints)
@@ -270,7 +270,7 @@ def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     how = f"outputs: {kind}{where}: {verdict.why}"
     trials = bisection.oracle.trials
     ranks = ranking(trials.model, trials.run(trials.model.whole())).values()
-    return ", ".join([how, *dict.fromkeys(prediction(**shares) for shares in ranks)])
+    return ", ".join([how, *dict.fromkeys(describe_prediction(**shares) for shares in ranks)])
 
 
 def bisect_loop(
@@ -346,7 +346,10 @@ def bisect_loop(
                 why = f"{e} before it was known whether each step deviates by rounding"
                 document = _make_unresolved(document, why)
     document = save(
-        replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
+        replace(document, seconds=round(time.monotonic() - begin, 3)),
+        place,
+        graph,
+        make_command_line(),
     )
     return Result(document, render_text(document))
 
@@ -407,7 +410,7 @@ def _search(
     )
     with search.open_step(k) as (trials, setup):
         bisection = Bisection(
-            trials, BisectionOptions(setup, limits, "", command_line(), notes, force)
+            trials, BisectionOptions(setup, limits, "", make_command_line(), notes, force)
         )
         try:
             log_steps(bisection)

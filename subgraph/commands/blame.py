@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, command_line, options
+from subgraph.commands import Result, make_command_line, options
 from subgraph.commands.bisect import log_steps, open_search
-from subgraph.commands.bundle import candidate_of_case, open_folder
+from subgraph.commands.bundle import find_candidate_of_case, open_folder
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime, UsageError
@@ -94,7 +94,9 @@ def blame(
     case = find_case(asked.case) if asked.case else None
     # optimizations of the runtime would hide the step that introduced a fault
     spec = candidate or (PLAIN_SPEC if made_by else None)
-    chosen = candidate_of_case(asked, case, spec) if case else asked.candidate(spec, model_path)
+    chosen = (
+        find_candidate_of_case(asked, case, spec) if case else asked.candidate(spec, model_path)
+    )
     if releases:
         releases.check(chosen.backend)
     settings = Settings(max_time=limit and MAX_SEARCH_SHARE * limit)
@@ -142,10 +144,10 @@ def _parse_releases(
     Raises:
         UsageError: an option is without its other half.
     """
-    from subgraph.environments.installation import pip_sources
+    from subgraph.environments.installation import make_pip_sources
     from subgraph.questions.blame.blame import ReleasesAsked
 
-    sources = pip_sources(index_url, find_links or ())
+    sources = make_pip_sources(index_url, find_links or ())
     if sources and not versions:
         raise UsageError(
             "--index-url and --find-links name the source of releases",
@@ -169,5 +171,5 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
     setup = replace(bisection.options.setup, criterion=criterion, needs_evidence=False)
     result = bisection.result
     blame = Blame(trials, trials.model.whole(), setup, result.search.healing)
-    documents = explain_findings(blame, result, asked, command_line(), maker)
+    documents = explain_findings(blame, result, asked, make_command_line(), maker)
     return Result(documents[0], "\n\n".join(map(summary, documents)))

@@ -172,7 +172,7 @@ def replay(
     criterion = find_criterion_words(asked)
     case = find_case(open_folder(Path(folder), output), small=small)
     asked = replace(asked, path=case.place / MODEL)
-    chosen = candidate_of_case(asked, case, candidate)
+    chosen = find_candidate_of_case(asked, case, candidate)
     labels = case.labels or ("",)
     verdicts = [_judge(case, k, chosen, criterion, asked.reference) for k in range(len(labels))]
     rows = [
@@ -230,23 +230,23 @@ def open_folder(path: Path, output: str | None) -> Path:
         return path
     from subgraph.cases import bundle
 
-    place = Path(output) if output is not None else Path(bundle.plain_name(path))
+    place = Path(output) if output is not None else Path(bundle.make_plain_name(path))
     unpacked = bundle.unpack(path, place)
     log.info("%s to %s/", "unpacked" if unpacked else "unpacked before", clean(str(place)))
     return place
 
 
-def candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candidate:
+def find_candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candidate:
     """Return the candidate that the command line names, else that of the case, else that of the
     project.
 
     Raises:
         UsageError: it is not trusted, or cannot be run here.
     """
-    from subgraph.cases.find_case import candidate_of
+    from subgraph.cases.find_case import find_candidate
     from subgraph.runtime import candidate as candidates
 
-    candidate = None if spec else candidate_of(case)
+    candidate = None if spec else find_candidate(case)
     if candidate is None:
         return asked.candidate(spec, case.place / MODEL)
     precision = candidates.parse_precision("--precision", asked.runtime.precision)

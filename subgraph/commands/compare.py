@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from subgraph import project
 from subgraph.commands import (
     Result,
-    command_line,
     list_bodies,
+    make_command_line,
     open_body,
     options,
     resolve,
@@ -23,7 +23,7 @@ from subgraph.commands.recorded import (
     NEEDS_CANDIDATE,
     TensorChoice,
     compare_recorded,
-    recording_options,
+    read_recording_options,
 )
 from subgraph.commands.resolve import Asked
 from subgraph.commands.table import convert_words
@@ -147,7 +147,7 @@ def compare(
     table.check(csv_file)
     if recorded.recorded:
         given.refuse_beside("--recorded", NEEDS_CANDIDATE)
-        recordings = recording_options(
+        recordings = read_recording_options(
             recorded, runtime, inputs, candidate_options.tensor_map, chosen
         )
         narrow = replace(
@@ -182,8 +182,8 @@ def compare(
 
     code = max((one.exit_code for one in found), key=(0, 5, 1).index)
     document = SideBySideResult(exit_code=code, comparisons=found)
-    return table.result(
-        document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file
+    return table.make_result(
+        document, format_side_by_side(found), format_csv_of_all(found) if csv_file else "", csv_file
     )
 
 
@@ -225,7 +225,7 @@ def _compare(
 ) -> ComparisonDocument:
     """Return the document of the comparison with one candidate, which is saved."""
     from subgraph.cases import evidence
-    from subgraph.cases.case import ResultPlace, source_of
+    from subgraph.cases.case import ResultPlace, describe_source
     from subgraph.reports import listed
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.value_pairs import require_free_folder, save_values
@@ -271,7 +271,7 @@ def _compare(
                     " compares it"
                 )
                 comparison = replace(comparison, notes=(*comparison.notes, note))
-            found = document(trials, comparison, setup.criterion, command_line())
+            found = document(trials, comparison, setup.criterion, make_command_line())
             adds_up = comparison.settlement.decision is Decision.STEPS_ADD_UP
             if found.exit_code == 1 or adds_up:
                 found = replace(
@@ -283,10 +283,10 @@ def _compare(
                     require_free_folder(choice.save),
                 )
     place = ResultPlace(setup.output, f"compare-{_make_name(setup)}{suffix}")
-    return evidence.save_document(found, place, source_of(graph), [graph.path])
+    return evidence.save_document(found, place, describe_source(graph), [graph.path])
 
 
-def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
+def format_side_by_side(documents: Sequence[ComparisonDocument]) -> str:
     """Return the comparison of several candidates for people, a column each.
 
     A column has the worse of in place and alone. The pages are below the table.
@@ -313,7 +313,7 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
     return "\n".join([*lines, *align_columns(cells), *([IN_PLACE] if rows[0] else []), *pages])
 
 
-def csv_of_all(documents: Sequence[ComparisonDocument]) -> str:
+def format_csv_of_all(documents: Sequence[ComparisonDocument]) -> str:
     """Return the tables of several candidates below each other, the candidate in the first
     column."""
     from subgraph.reports.csv import render_compared

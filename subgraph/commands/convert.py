@@ -235,7 +235,7 @@ def find_python(
     Raises:
         UsageError: nobody agreed. BackendError: it cannot be installed.
     """
-    words = environments.pip_sources(index_url, find_links)
+    words = environments.make_pip_sources(index_url, find_links)
     installation = environments.Installation(converter.requirements, tuple(words))
     if installation.is_ready:
         return environments.make(installation)

@@ -11,7 +11,7 @@ from subgraph import project
 from subgraph.cases import layout
 from subgraph.commands import Result, open_body, options, split_names
 from subgraph.commands.options import Number, Text, option
-from subgraph.commands.recorded import cut_recorded, recording_options
+from subgraph.commands.recorded import cut_recorded, read_recording_options
 from subgraph.commands.resolve import Asked, read_formats
 from subgraph.commands.table import make_next
 from subgraph.errors import UsageError
@@ -23,7 +23,7 @@ from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedR
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote
-from subgraph.text import align_columns, big, clean, count, list_some, shorten_names
+from subgraph.text import align_columns, clean, count, format_large, list_some, shorten_names
 from subgraph.types import Strings
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def cut(
         name = layout.stamp_name() if stamp else ""
         place = ResultPlace(asked.output, name, result.force)
         if recorded and reference:
-            recordings = recording_options(
+            recordings = read_recording_options(
                 replace(recording, recorded=[recorded]), runtime, inputs, tensor_map
             )
             return _make_result(cut_recorded(graph, request, place, reference, recordings))
@@ -290,7 +290,7 @@ def _make_text(case: Case) -> str:
     inputs = manifest.inputs
     head = _make_headline(region, inputs, manifest.outputs)
     word = "parameter" if region.parameters == 1 else "parameters"
-    lines = [f"{head} · {big(region.parameters)} {word}"]
+    lines = [f"{head} · {format_large(region.parameters)} {word}"]
     lines += _describe_changes(region)
     if manifest.samples:
         lines.append(f"inputs  {_describe_origin(manifest)}")

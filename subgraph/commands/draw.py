@@ -134,7 +134,11 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
 def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.svg import FRAMES, Marks, svg
-    from subgraph.inspection.drawn_network import inner_networks, make_labeled_network, weight_notes
+    from subgraph.inspection.drawn_network import (
+        format_weight_notes,
+        make_inner_networks,
+        make_labeled_network,
+    )
 
     graph = part.graph
     if shown.hops and not shown.around:
@@ -151,7 +155,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     drawer = (
         Drawer(whole.part(kept))
         if shown.around
-        else Drawer(whole, inner_networks(part), weight_notes(graph))
+        else Drawer(whole, make_inner_networks(part), format_weight_notes(graph))
     )
     values, failed, found = (
         _read_values(Path(marked.values), graph) if marked.values else ({}, set(), {})

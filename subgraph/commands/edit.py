@@ -80,7 +80,7 @@ def read_maps(words: Sequence[str] | None) -> dict[str, str]:
     return names
 
 
-def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
+def find_free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
     """Return the path of the new model.
 
     Raises:
@@ -121,10 +121,10 @@ def compare_outputs(
     """Return lines and rows: the outputs of the model before and after, on the reference."""
     if reference is None:
         return ["outputs  not run (--no-run)"], []
-    from subgraph.editing.effect import effect
+    from subgraph.editing.effect import measure_effect
 
     try:
-        rows = effect(graph, path, feeding, reference)
+        rows = measure_effect(graph, path, feeding, reference)
     except SubcutError as e:
         e.hint = "; ".join(filter(None, (NOT_WRITTEN, e.hint)))
         raise
@@ -194,7 +194,7 @@ def replace(
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
     from subgraph.editing import body_edit
-    from subgraph.editing.effect import frozen_as_before
+    from subgraph.editing.effect import list_unfrozen_constants
     from subgraph.editing.replace import replace as replaced
     from subgraph.graph.region import find_region
 
@@ -213,7 +213,7 @@ def replace(
     asked = _ask(model, weights, inputs, runtime, trust)
     path = asked.model_path
     piece_path = Asked(asked.settings, by).model_path
-    new = free_path(file, path, [path, piece_path])
+    new = find_free_path(file, path, [path, piece_path])
     feeding = asked.feeding
     names = read_maps(tensor_map)
     with (
@@ -232,7 +232,7 @@ def replace(
             replaced_nodes = len(region.nodes)
             # what a body computes is not known here
             run = reference if there is graph else None
-            computed = frozen_as_before(there, region, piece, feeding, run) if run else ()
+            computed = list_unfrozen_constants(there, region, piece, feeding, run) if run else ()
             return replaced(there, region, piece, names, computed)
 
         ends = [*(start or ()), *(end or ())]
@@ -281,7 +281,7 @@ def merge(
     )
     path = asked.model_path
     other_path = Asked(settings, other).model_path
-    new = free_path(file, path, [path, other_path])
+    new = find_free_path(file, path, [path, other_path])
     one = load(path)
     two = load(other_path)
     draft = merged(one, two, read_maps(tensor_map))
@@ -341,7 +341,7 @@ def remove(
       subcut remove model.onnx --from head/softmax -o head.onnx --tail tail.onnx
     """
     from subgraph.editing import body_edit
-    from subgraph.editing.effect import edge_values
+    from subgraph.editing.effect import compute_edge_values
     from subgraph.editing.merge import bypass, remove_tail
 
     if bool(nodes) == bool(first):
@@ -358,7 +358,7 @@ def remove(
         )
     asked = _ask(model, weights, inputs, runtime, trust)
     path = asked.model_path
-    new = free_path(file, path, [path])
+    new = find_free_path(file, path, [path])
     feeding = asked.feeding
     with (
         contextlib.nullcontext() if file.no_run else asked.reference() as reference,
@@ -380,7 +380,9 @@ def remove(
             ends = first or ()
             kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))
             _require_absent(kept, "--tail", force=file.force)
-            captured = edge_values(graph, ends, feeding, reference, temporary) if reference else ()
+            captured = (
+                compute_edge_values(graph, ends, feeding, reference, temporary) if reference else ()
+            )
             draft, cut = remove_tail(graph, ends, captured)
             cut.save(kept)
             removed = count(cut.region.nodes, "node")

@@ -38,7 +38,7 @@ MAX_LEFT_COLUMN = 27  # characters at most of the left column
 LAST_PARAGRAPHS = ("Examples:", "Exit code", "Terms")
 
 
-def start_page() -> str:
+def make_start_page() -> str:
     """Return the page of `subcut` alone: the tasks, with one command each."""
     width = max(map(len, TASKS))
     return "\n".join(
@@ -54,7 +54,7 @@ def start_page() -> str:
     )
 
 
-def section_of(command: str) -> str:
+def find_section(command: str) -> str:
     """Return the section of a command on the page of `subcut --help`."""
     return next(title for title, names in GROUPS.items() if command in names)
 
@@ -69,7 +69,9 @@ class HelpPage:
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(
-                "\n\n".join(p for p in paragraphs(self.help) if not p.startswith(LAST_PARAGRAPHS))
+                "\n\n".join(
+                    p for p in split_paragraphs(self.help) if not p.startswith(LAST_PARAGRAPHS)
+                )
             )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -84,7 +86,7 @@ class HelpPage:
             for name in self.list_commands(ctx):
                 command: Any = self.get_command(ctx, name)
                 sections.setdefault(command.rich_help_panel or "Commands", []).append(
-                    (name, paragraphs(command.help)[0])
+                    (name, split_paragraphs(command.help)[0])
                 )
             _write(sections, formatter)
         if root is not ctx:
@@ -96,7 +98,7 @@ class HelpPage:
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write examples and exit codes; a command without arguments is its own example."""
-        last = [p for p in paragraphs(self.help) if p.startswith(LAST_PARAGRAPHS)]
+        last = [p for p in split_paragraphs(self.help) if p.startswith(LAST_PARAGRAPHS)]
         if not any(p.startswith("Examples:") for p in last):
             last.insert(0, f"Examples:\n  {ctx.command_path}")
         for paragraph in last:
@@ -111,7 +113,7 @@ class HelpGroup(HelpPage, typer.core.TyperGroup):
     """A command with sub-commands."""
 
 
-def paragraphs(text: str | None) -> list[str]:
+def split_paragraphs(text: str | None) -> list[str]:
     """Return the paragraphs of a docstring; the first is the summary."""
     return inspect.cleandoc(text or "").split("\n\n")
 
@@ -168,10 +170,10 @@ def join_words(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
     return out, current, kept
 
 
-def replies(names: Iterable[str], word: str, kept: int) -> list[str]:
+def make_replies(names: Iterable[str], word: str, kept: int) -> list[str]:
     """Return the replies for `names`, if bash keeps the first `kept` characters of `word`.
 
-    >>> replies(["layer:0", "layer:a b"], "layer:", 6)
+    >>> make_replies(["layer:0", "layer:a b"], "layer:", 6)
     ['0', 'a\\\\ b']
     """
     if word.startswith("'"):

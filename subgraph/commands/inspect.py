@@ -26,13 +26,13 @@ from subgraph.storage import folders
 from subgraph.storage.tensors import has_dims, shape_text
 from subgraph.text import (
     align_columns,
-    big,
     clean,
     clean_lines,
-    columns,
     count,
-    distinct,
+    count_columns,
+    format_large,
     format_size,
+    make_distinct_labels,
     shorten,
     split_signature,
     wrap,
@@ -125,7 +125,7 @@ def inspect(
         places = tuple(start or ()), tuple(end or ())
         document = _make_document(graph, node, *places, None if no_run else feeding, runtime)
     following = make_next("look for known troubles with targets", "lint", str(model_path))
-    return Result(document, text(document, every=every), [following])
+    return Result(document, format_text(document, every=every), [following])
 
 
 def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
@@ -192,28 +192,30 @@ def _describe(
     fed: Feeding | None,
     runtime: Candidate | None,
 ) -> InspectDocument:
-    from subgraph.commands.lint import hints
+    from subgraph.commands.lint import list_hints
     from subgraph.inspection import describe
 
     if node:
-        document = describe.nodes_document(graph, node, fed)
+        document = describe.describe_nodes(graph, node, fed)
         if runtime is None:
             return document
-        said = [(issue.node.top, issue.reason) for issue in hints(graph, runtime) if issue.node]
+        said = [
+            (issue.node.top, issue.reason) for issue in list_hints(graph, runtime) if issue.node
+        ]
         nodes = [
             replace(node, known=[reason for top, reason in said if top == node.index])
             for node in document.nodes
         ]
         return replace(document, nodes=nodes)
     if not start and not end:
-        whole = describe.model_document(graph, fed)
+        whole = describe.describe_model(graph, fed)
         return replace(
             whole, notes=[*whole.notes, *(f"inside: {body}" for body in list_bodies(graph))]
         )
     try:
-        return describe.region_document(graph, start, end, fed)
+        return describe.describe_region(graph, start, end, fed)
     except ModelError as e:
-        return describe.invalid_document(graph, e)
+        return describe.describe_invalid_model(graph, e)
 
 
 def _split_words(
@@ -240,7 +242,7 @@ def _split_words(
 # ------------------------------------------------------------ text
 
 
-def text(document: InspectDocument, *, every: bool = False) -> str:
+def format_text(document: InspectDocument, *, every: bool = False) -> str:
     """Return the document for people: what is wrong first, then one table.
 
     Args:
@@ -307,13 +309,13 @@ class _Form:
         return [clean(tensor.name), tensor.type or "?", clean(shape), clean(declared), *numbers]
 
     def _format_shape(self, shape: Sequence[Any] | None) -> str:
-        from subgraph.inspection.drawn_network import short_size
+        from subgraph.inspection.drawn_network import shorten_size
 
         if shape is None:
             return "any"
         if self.width is None:
             return shape_text(tuple(shape))
-        return shape_text(tuple(short_size(d) if isinstance(d, str) else d for d in shape))
+        return shape_text(tuple(shorten_size(d) if isinstance(d, str) else d for d in shape))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         """Return aligned columns, numbers to the right; columns without content are left out, and
@@ -333,9 +335,11 @@ class _Form:
         names = [header.index(word) for word in ("node", "tensor") if word in header]
         if len(names) > 1 and all(row[names[0]] == row[names[1]] for row in rows):  # a .tflite
             kept.remove(names[1])
-        widths = {k: max(columns(row[k]) for row in (header, *rows)) for k in kept}
+        widths = {k: max(count_columns(row[k]) for row in (header, *rows)) for k in kept}
         self._narrow(header, widths)
-        labels = {k: distinct([row[k] for row in (header, *rows)], widths[k]) for k in widths}
+        labels = {
+            k: make_distinct_labels([row[k] for row in (header, *rows)], widths[k]) for k in widths
+        }
         cells = [[labels[k][row[k]] for k in widths] for row in (header, *rows)]
         right = [place for place, k in enumerate(widths) if header[k] in COLUMNS]
         lines = [f"  {line}" for line in align_columns(cells, right)]
@@ -403,10 +407,12 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
     nodes = f"{count(sum(op.count for op in ops), 'node')}: {kinds}"
     yield from form.wrap("ops      ", nodes)
     parts = ", ".join(
-        f"{w.type} {big(w.parameters)} ({format_size(w.bytes)})" for w in weights.by_type
+        f"{w.type} {format_large(w.parameters)} ({format_size(w.bytes)})" for w in weights.by_type
     )
     sparse = f" · {weights.sparse} sparse" if weights.sparse else ""
-    total = f"{count(weights.count, 'tensor')} · {big(weights.parameters)} parameters{sparse}"
+    total = (
+        f"{count(weights.count, 'tensor')} · {format_large(weights.parameters)} parameters{sparse}"
+    )
     yield from form.wrap("weights  ", f"{total}: {parts}" if parts else total)
     for f in document.functions:
         name = ".".join(clean(part) for part in (f.domain, f.name, f.overload) if part)
@@ -456,7 +462,8 @@ def _iter_region(document: RegionDocument, form: _Form) -> Iterable[str]:
     names = " → ".join(clean(", ".join(labels)) or default for labels, default in ends)
     parts = (document.nodes, "node"), (document.inputs, "input"), (document.outputs, "output")
     numbers = [count(items, noun) for items, noun in parts]
-    yield f"region  {names}   {' · '.join(numbers)} · {big(document.parameters)} parameters"
+    parameters = f"{format_large(document.parameters)} parameters"
+    yield f"region  {names}   {' · '.join([*numbers, parameters])}"
     yield from _iter_boundary(form, document.inputs, document.shapes, document.outputs)
     yield f"weights  {count(document.weights, 'tensor')}"
     for nodes, word, why in (

@@ -118,7 +118,7 @@ def lint(
         if candidate:
             described = parse_candidate(asked, candidate)
             context = _hold_against(context, described, asked.settings)
-        document = lint.document(context, names)
+        document = lint.make_document(context, names)
     if precision and context.feeding is None:
         log.info("only weights are checked: -i INPUT adds the ranges of all tensors")
     for row in document.not_checked:
@@ -250,7 +250,7 @@ def known(
 
     Exit code 0: listed.
     """
-    every = entries_of.entries(folders_of(project.load()))
+    every = entries_of.entries(list_folders(project.load()))
     for word, names in (
         (runtime, {e.runtime for e in every}),
         (operator, {e.operator for e in every}),
@@ -275,13 +275,13 @@ def known(
     return Result(document, "\n".join(lines))
 
 
-def folders_of(settings: Project) -> list[Path]:
+def list_folders(settings: Project) -> list[Path]:
     """Return the user's own folders with entries; those of a project file are relative to it."""
     base = settings.file.parent if settings.file else Path()
     return [base / word for word in settings.get("known", default=[])]
 
 
-def release_of(candidate: Candidate) -> str:
+def find_release(candidate: Candidate) -> str:
     """Return the release of the runtime that a candidate runs; "" if that is not known without
     starting it."""
     from subgraph.environments import releases
@@ -298,13 +298,13 @@ def _hold_against(context: LintContext, candidate: Candidate, settings: Project)
     """Return the context with the known entries of a candidate's runtime."""
     return replace(
         context,
-        runtime=entries_of.runtime_of(candidate.backend, candidate.device),
-        release=release_of(candidate),
-        known=folders_of(settings),
+        runtime=entries_of.find_runtime(candidate.backend, candidate.device),
+        release=find_release(candidate),
+        known=list_folders(settings),
     )
 
 
-def hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
+def list_hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
     """Return a note for each node like those that the candidate's runtime is known to compute
     wrongly."""
     from subgraph.inspection.lint import LintContext, run_rules
@@ -314,8 +314,8 @@ def hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
 
 
 def log_known(graph: Graph, candidate: Candidate) -> list[int]:
-    """Return the nodes of `hints`; the first ones are logged."""
-    nodes = [(issue.node, issue.reason) for issue in hints(graph, candidate) if issue.node]
+    """Return the nodes of `list_hints`; the first ones are logged."""
+    nodes = [(issue.node, issue.reason) for issue in list_hints(graph, candidate) if issue.node]
     for node, reason in nodes[:MAX_HINTS]:
         log.info("perhaps %s", clean(f"{node.label} ({node.op}) {reason}"))
     return [node.top for node, _ in nodes if node.top is not None]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph.commands import OUTCOMES
 from subgraph.iterables import pick
 from subgraph.log import log
-from subgraph.text import clean, clean_lines, count, distinct, wrap
+from subgraph.text import clean, clean_lines, count, make_distinct_labels, wrap
 from subgraph.types import Fields
 
 if TYPE_CHECKING:
@@ -205,11 +205,12 @@ def log_step(
     }
     live |= {"nodes": list(nodes), "outcome": step.outcome.value, "query": step.query.kind.value}
     log.info(
-        step_line(step, remaining, labels), extra={"live": live | {"estimate": remaining.estimate}}
+        format_step(step, remaining, labels),
+        extra={"live": live | {"estimate": remaining.estimate}},
     )
 
 
-def step_line(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
+def format_step(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
     """Return a step as `  4  13 of 27 nodes left  conv1 … relu3   13 nodes  5.7e-01  FAIL …`.
 
     With -v, the name of the pass follows.
@@ -256,4 +257,4 @@ def _format_error(step: Step) -> str:
 def _name_span(labels: Sequence[str]) -> str:
     """Return `/pad/Pad … /pool/MaxPool`; empty for the full model."""
     names = map(clean, (*labels[:1], *labels[-1:]))
-    return " … ".join(distinct(names, NAME_WIDTH).values())
+    return " … ".join(make_distinct_labels(names, NAME_WIDTH).values())

@@ -123,7 +123,7 @@ def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow
 def _describe_processor(name: str) -> BackendRow:
     """Describe the parts that this machine lacks for the kernels of another processor,
     `arch=NAME`."""
-    if lacks := "" if emulated.is_own(name) else emulated.missing(name):
+    if lacks := "" if emulated.is_own(name) else emulated.describe_missing(name):
         return BackendRow(f"arch={name}", False, "", lacks, LACKS)
     says = "this machine's own" if emulated.is_own(name) else f"under {emulated.version(name)}"
     return BackendRow(f"arch={name}", True, "", says)
@@ -228,10 +228,10 @@ def demo(
     Examples:
       subcut demo d && cd d && subcut bisect model.onnx -c wrong.py
     """
-    from subgraph.demo.files import files
+    from subgraph.demo.files import make_files
 
     place = Path(folder)
-    _write(place, files())
+    _write(place, make_files())
     document = DemoResult(folder=str(place), files=list(ABOUT), commands=[BISECT, *NEXT])
     lines = [
         f"{clean(folder.rstrip('/'))}/ holds",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project, system
-from subgraph.commands import Result, can_ask, command_line, options, resolve
-from subgraph.commands.live import step_line
+from subgraph.commands import Result, can_ask, make_command_line, options, resolve
+from subgraph.commands.live import format_step
 from subgraph.commands.options import Number, option
 from subgraph.commands.resolve import Asked
 from subgraph.commands.table import make_next
@@ -101,10 +101,12 @@ def start(
         criterion=criterion,
         precision=Precision(claim) if claim else None,
         freeze=not no_freeze,
-        reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
+        reference=settings.get(
+            "reference", runtime.reference, resolve.choose_usual_reference(model_path)
+        ),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
         feeding=feeding.options,
-        command=command_line(),
+        command=make_command_line(),
         notes=(),
         force=result.force,
         by_rewriting=bool(by),
@@ -327,7 +329,9 @@ def _continue(manual: Session, trust: bool) -> Result:
             "put it back; or subcut manual reset",
             code="manual.model-gone",
         )
-    resolve.require_trust(resolve.criterion_code(manual.request.criterion, manual.origin), trust)
+    resolve.require_trust(
+        resolve.find_criterion_code(manual.request.criterion, manual.origin), trust
+    )
     with _read_options(manual, trust=trust).reference() as reference:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
@@ -354,7 +358,7 @@ def _read_options(manual: Session, *, trust: bool = False) -> Asked:
 def _remember_code(manual: Session) -> None:
     """Trust the code in the state that the user typed or trusted at the start, until one of the two
     changes."""
-    remember(resolve.criterion_code(manual.request.criterion, manual.origin))
+    remember(resolve.find_criterion_code(manual.request.criterion, manual.origin))
     if reference := _read_options(manual).choose_reference():
         remember(reference.code)
 
@@ -373,7 +377,7 @@ def _advance(manual: Session, trials: Trials) -> Result:
         labels = bisection.nodes(step)
         remaining.add(step, labels)
         if step.number > advanced.shown:
-            log.info(step_line(step, remaining, labels))
+            log.info(format_step(step, remaining, labels))
     tasks = [open_task(manual, number) for number in manual.open]
     document = ManualProgress(
         exit_code=finding.exit_code if finding else 0,
@@ -385,7 +389,7 @@ def _advance(manual: Session, trials: Trials) -> Result:
         result=bisection.document if finding else None,
     )
     if finding is None:
-        lines = next_steps(manual, tasks, bisection, _find_parent(None))
+        lines = format_next_steps(manual, tasks, bisection, _find_parent(None))
         following = make_next("when the device's outputs lie there", "manual", "take")
         return Result(document, "\n".join(lines), [following] if tasks else [])
     from subgraph import plugins
@@ -416,7 +420,7 @@ def open_task(manual: Session, number: int) -> OpenTask:
     from subgraph.questions.bisection.manual import outputs, tasks
 
     task = manual.task(number)
-    folders = tasks.folders_of(manual.todo, number)
+    folders = tasks.list_folders(manual.todo, number)
     manifest = tasks.read_task(folders[0])
     expected = outputs.list_expected_outputs(manifest) if manifest else []
     return OpenTask(
@@ -430,7 +434,7 @@ def open_task(manual: Session, number: int) -> OpenTask:
     )
 
 
-def next_steps(
+def format_next_steps(
     manual: Session, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path
 ) -> list[str]:
     """Return the tasks and the next command, in words; `usual`: the folder of results that need not

@@ -144,7 +144,7 @@ class Given(dict[str, Any]):
                 )
 
 
-def flags_of(command: Callable[..., Result]) -> dict[str, bool]:
+def list_flags(command: Callable[..., Result]) -> dict[str, bool]:
     """Return the flags of a command's options, `--start` and `-s`, and whether a value follows
     each."""
     infos = list_declared(command).values()
@@ -198,7 +198,7 @@ def _make_parameter(name: str, default: object, annotation: Any) -> inspect.Para
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def words_of(group: object, *without: str) -> list[str]:
+def list_words(group: object, *without: str) -> list[str]:
     """Return the options of a group that are given, as words of a command line.
 
     Args:

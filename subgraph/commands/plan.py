@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, command_line, options
+from subgraph.commands import Result, make_command_line, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked, log_random_inputs, read_score
 from subgraph.commands.table import convert_words
@@ -93,9 +93,9 @@ def plan(
     request = replace(request, jobs=asked.jobs(jobs, setup.candidate))
     log_random_inputs(asked.feeding)
     with asked.reference() as reference:
-        document = make_plan(load(path), setup, reference, request, command_line())
+        document = make_plan(load(path), setup, reference, request, make_command_line())
     following = list(_iter_next(document, is_other_model=bool(candidate_options.other_model)))
-    return Result(document, text(document), following)
+    return Result(document, format_text(document), following)
 
 
 def _iter_next(document: PlanDocument, *, is_other_model: bool) -> Iterator[NextCommand]:
@@ -109,7 +109,7 @@ def _iter_next(document: PlanDocument, *, is_other_model: bool) -> Iterator[Next
 # ------------------------------------------------------------ text
 
 
-def text(document: PlanDocument) -> str:
+def format_text(document: PlanDocument) -> str:
     """Return the document for people."""
     from subgraph.questions.planning.make_plan import MAX_NAMED, list_names
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph.commands import Result, command_line, split_names, table
+from subgraph.commands import Result, make_command_line, split_names, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
@@ -94,7 +94,7 @@ class TensorChoice:
         return made
 
 
-def recording_options(
+def read_recording_options(
     recorded: RecordedOptions,
     runtime: RuntimeOptions,
     inputs: InputOptions,
@@ -169,7 +169,7 @@ def compare_recorded(
         following: The commands that follow if a recording is wrong.
     """
     from subgraph.cases import evidence
-    from subgraph.cases.case import ResultPlace, source_of
+    from subgraph.cases.case import ResultPlace, describe_source
     from subgraph.recordings import device_runs, msaccucmp
     from subgraph.recordings.compare_recording import Choice
     from subgraph.recordings.interval import compare_runs
@@ -196,7 +196,7 @@ def compare_recorded(
         compared = compare_runs(judge, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
         comparison = make_document(
-            judge, compared, names, criterion, command_line(), stopped=choice.fail_fast
+            judge, compared, names, criterion, make_command_line(), stopped=choice.fail_fast
         )
         if comparison.exit_code == 1:
             comparison = replace(comparison, next=following)
@@ -211,10 +211,10 @@ def compare_recorded(
     suffix = "-at" if choice.is_part else ""
     place = ResultPlace(asked.output, f"compare-{recordings.name}{suffix}")
     reads = [graph.path, *recordings.paths]
-    saved = evidence.save_document(comparison, place, source_of(graph), reads)
+    saved = evidence.save_document(comparison, place, describe_source(graph), reads)
     rows = msaccucmp.format_csv(accuracy) if npu else render_table(saved)
     told = render_compared(saved, every=choice.every_row or choice.is_part).rstrip("\n")
-    return table.result(saved, told, rows, csv_file)
+    return table.make_result(saved, told, rows, csv_file)
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:
@@ -238,7 +238,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
         fed = recorded.feeding
         reads = [graph.path, *recordings.paths]
         place = case.ResultPlace(parent, f"recorded-{recordings.name}", force)
-        request = case.plain(
+        request = case.to_plain(
             {
                 "candidate": candidate.name,
                 "identity": candidate.identity(""),
@@ -247,7 +247,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
                 "inputs": feeding.inputs,
             }
         )
-        place = case.free_place(place, case.source_of(graph), reads)
+        place = case.find_free_place(place, case.describe_source(graph), reads)
         with recorded.open_judge(
             graph, reference, parent, criterion, freeze, recordings.choice
         ) as (outer, limited):
@@ -257,7 +257,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             reasons = interval.find_known_troubles(graph)
             intervals = interval.find_intervals(narrowed, interval.weigh_nodes(graph))
             document = result_folder.make_interval_document(
-                judge, compared, narrowed, intervals, criterion, command_line(), reasons
+                judge, compared, narrowed, intervals, criterion, make_command_line(), reasons
             )
             named = asked.settings.get("model", asked.model) or str(graph.path)
             document = replace(document, model=replace(document.model, path=named))
@@ -270,11 +270,11 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
                     place,
                     request,
                     fed,
-                    lambda saved: next_commands(saved, narrowed, fed),
+                    lambda saved: list_next_commands(saved, narrowed, fed),
                 )
         if not intervals:  # an earlier finding stays
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
-            document = evidence.save_document(document, aside, case.source_of(graph), reads)
+            document = evidence.save_document(document, aside, case.describe_source(graph), reads)
     return table.render_comparison(document, None)
 
 
@@ -335,7 +335,7 @@ def iter_recording_notes(compared: Iterable[RunComparison]) -> Iterator[str]:
             yield f"the recording {one.run.name} differs in {many}, first {clean(failing[0])}"
 
 
-def next_commands(
+def list_next_commands(
     document: IntervalDocument,
     compared: RunComparison,
     feeding: Feeding,

@@ -100,11 +100,11 @@ def report(
 
 
 def _find_document(run: Path) -> Path:
-    from subgraph.cases.find_case import require_no_loop, result_in
+    from subgraph.cases.find_case import find_result, require_no_loop
 
     if not run.is_dir():
         return run
-    run = result_in(run)
+    run = find_result(run)
     require_no_loop(run)
     return next(
         (run / name for name in (SWEEP_JSON, PLAN_JSON) if (run / name).is_file()), run / RUN_JSON

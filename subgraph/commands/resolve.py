@@ -93,9 +93,9 @@ class Asked:
         if not word or not os.path.isdir(word):  # noqa: PTH112
             return None
         from subgraph.cases.case import MANIFEST
-        from subgraph.cases.find_case import find_case, result_in
+        from subgraph.cases.find_case import find_case, find_result
 
-        folder = result_in(Path(word))
+        folder = find_result(Path(word))
         return find_case(folder).place if (folder / MANIFEST).is_file() else None
 
     @cached_property
@@ -214,7 +214,7 @@ class Asked:
             UsageError: the SPEC cannot be read, or the library does not exist.
         """
         spec = self.settings.get(
-            "reference", self.runtime.reference, usual_reference(self.model_path)
+            "reference", self.runtime.reference, choose_usual_reference(self.model_path)
         )
         library, _ = _find_custom_ops(self)
         if spec == PLAIN and not library:
@@ -260,7 +260,9 @@ class Asked:
         usual = "litert" if model and is_of_tflite(model) else PLAIN
         with name_setting(settings.setting(candidate=typed)):
             candidate = _add_custom_ops(self, candidates.parse(spec or usual, settings))
-        timeout = self._read("timeout", runtime.timeout, partial(positive_number, "--timeout"))
+        timeout = self._read(
+            "timeout", runtime.timeout, partial(require_positive_number, "--timeout")
+        )
         if timeout == 0:
             raise UsageError(
                 "--timeout 0: the time must be more than 0",
@@ -308,13 +310,13 @@ class Asked:
         A SPEC that is the file of a model is the candidate's model.
 
         Raises:
-            UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
+            UnknownName, UsageError: as `candidate`, `feeding` and `find_other_model`.
         """
         from subgraph.trials.open_trials import Setup
 
         if not options.other_model and is_named_as_model(options.spec or ""):
             options = replace(options, spec=None, other_model=options.spec)
-        other, tensor_map = other_model(options)
+        other, tensor_map = find_other_model(options)
         candidate = self.candidate(options.spec, other or self.model_path)
         return Setup(
             candidate,
@@ -366,8 +368,8 @@ def find_criterion_words(asked: Asked) -> str:
         )
     if rtol or atol:
         limits = {
-            "rtol": positive_number("--rtol", rtol),
-            "atol": positive_number("--atol", atol),
+            "rtol": require_positive_number("--rtol", rtol),
+            "atol": require_positive_number("--atol", atol),
         }
         return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
     if metric:
@@ -377,7 +379,7 @@ def find_criterion_words(asked: Asked) -> str:
     usual = ROUNDING_ALONE if module or asked.translated else "noise"
     words = str(asked.settings.get("criterion", comparison.criterion, usual))
     origin = asked.settings.origin("criterion", comparison.criterion)
-    require_trust(criterion_code(words, origin), asked.result.trust)
+    require_trust(find_criterion_code(words, origin), asked.result.trust)
     return words
 
 
@@ -458,7 +460,7 @@ def log_random_inputs(feeding: Feeding) -> list[str]:
     return [note]
 
 
-def criterion_code(words: str, origin: str) -> NamedCode:
+def find_criterion_code(words: str, origin: str) -> NamedCode:
     """Return the Python files that a criterion runs; `origin`: its file, "" if the user typed it.
 
     Raises:
@@ -469,7 +471,7 @@ def criterion_code(words: str, origin: str) -> NamedCode:
     from subgraph.comparison import judge
     from subgraph.runtime.command_line import Code, code_of_python
 
-    files = [Path(file).resolve() for file in judge.files_of(words)]
+    files = [Path(file).resolve() for file in judge.list_files(words)]
     code = sum(map(code_of_python, files), Code())
     return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, code.complete)
 
@@ -490,7 +492,7 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
         )
 
 
-def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
+def find_other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     """Return the candidate's own model, and the file that maps its tensors to those of the model.
 
     Raises:
@@ -510,7 +512,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     return _find_onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 
-def usual_reference(model: Path | None) -> str:
+def choose_usual_reference(model: Path | None) -> str:
     """Return the reference if none is named: onnxruntime, or LiteRT without delegates for
     operators of TensorFlow Lite."""
     return LITERT if model and is_of_tflite(model) else PLAIN
@@ -526,7 +528,7 @@ def log_caveat(runtime: CandidateRuntime) -> None:
         log.warning("%s", clean(runtime.about.caveat))
 
 
-def positive_number(option: str, text: str | float | None) -> float | None:
+def require_positive_number(option: str, text: str | float | None) -> float | None:
     """Return a number, zero or more; None for None.
 
     Raises:
@@ -553,7 +555,7 @@ def read_score(options: ScoreOptions) -> Wanted | None:
     """
     from subgraph.trials.score import make_wanted
 
-    least = positive_number("--at-least", options.at_least)
+    least = require_positive_number("--at-least", options.at_least)
     return make_wanted(options.score, options.drop, least, options.labels)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from subgraph.commands import Result, command_line, options
+from subgraph.commands import Result, make_command_line, options
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.commands.table import make_next
@@ -90,7 +90,7 @@ def sweep(
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))
         rows = sweep.rows(max(asked.jobs(jobs, c) for c in candidates))
-        document = sweep_document(sweep, rows, places, command_line())
+        document = sweep_document(sweep, rows, places, make_command_line())
         result_folder.save(sweep, rows, places, document)
     shown = render_sweep(document).rstrip()
     return Result(document, shown, list(_iter_next(document)))

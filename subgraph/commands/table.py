@@ -52,7 +52,7 @@ def write(path: Path, text: str, hint: str) -> None:
             aside.unlink(missing_ok=True)
 
 
-def result(document: object, text: str, csv_text: str, csv_file: str | None) -> Result:
+def make_result(document: object, text: str, csv_text: str, csv_file: str | None) -> Result:
     """Return a command's result; write the table, with `--csv -` instead of the text.
 
     Raises:
@@ -79,7 +79,7 @@ def render_comparison(
 
     rows = csv_form.render_compared(document) if csv_file else ""
     shown = text.render_compared(document, every=every_row).rstrip("\n")
-    return result(document, shown, rows, csv_file)
+    return make_result(document, shown, rows, csv_file)
 
 
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
@@ -94,7 +94,7 @@ def convert_words(typed: str, command: str, left_out: Collection[str] = ()) -> l
         left_out: Flags that are omitted as well.
     """
     takes_value, others = (
-        options.flags_of(getattr(load_module(name), name)) for name in (typed, command)
+        options.list_flags(getattr(load_module(name), name)) for name in (typed, command)
     )
     gone = (takes_value.keys() - others.keys()) | {*OF_OUTPUT, *left_out}
     words = iter(sys.argv[sys.argv.index(typed) + 1 :] if typed in sys.argv else [])

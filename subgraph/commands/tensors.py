@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph.commands import Result, command_line, open_body, options
+from subgraph.commands import Result, make_command_line, open_body, options
 from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.recorded import parse_layout
 from subgraph.commands.resolve import Asked, read_formats
@@ -92,7 +92,7 @@ def export(
     hints = recording.find_hints(graph, layout) if graph else DumpHints(layout=layout)
     kinds = parse_formats(form.formats or "bin")
     written = write_tensors(
-        Path(source), place, kinds, forms, dump_format or "", hints, command_line()
+        Path(source), place, kinds, forms, dump_format or "", hints, make_command_line()
     )
     manifest = written.manifest
     rows = [
@@ -209,7 +209,7 @@ def dump(
                 tensor_format=tensor_format,
             )
             place = ResultPlace(folder.parent, folder.name, result.force)
-            written = write_dump(graph, request, place, reference, feeding, command_line())
+            written = write_dump(graph, request, place, reference, feeding, make_command_line())
     manifest = written.manifest
     for loss in manifest.losses:
         log.warning("loss: %s", clean(loss))

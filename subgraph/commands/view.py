@@ -19,7 +19,7 @@ from subgraph import project, results, system
 from subgraph.cases import case
 from subgraph.cases.layout import PLAN_JSON, REPORT_FILES, RUN_JSON
 from subgraph.commands import Result, options
-from subgraph.commands.lint import hints
+from subgraph.commands.lint import list_hints
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked, parse_candidate
 from subgraph.documents import read_document, to_json
@@ -113,7 +113,7 @@ def view(
     )
     path = asked.model_path
     words = str(path if found or model is None else model)
-    typed = view_options(settings, runs, inputs, output, weights)
+    typed = make_view_options(settings, runs, inputs, output, weights)
     if found:
         typed = offer_candidate(
             typed, asked, found.candidate, f"{model}/{RUN_JSON}", trust=runs.trust
@@ -197,7 +197,7 @@ def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, li
     found: dict[int, list[str]] = {}
     for spec in specs:
         with contextlib.suppress(SubcutError):  # a run reports mistakes in words, model or files
-            for issue in hints(graph, parse_candidate(asked, spec)):
+            for issue in list_hints(graph, parse_candidate(asked, spec)):
                 if issue.node and issue.node.top is not None:
                     found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))
     return found
@@ -290,7 +290,7 @@ def find_model(file: str, structure: str | None, folder: str) -> str:
     )
 
 
-def view_options(
+def make_view_options(
     settings: project.Project,
     runs: RunOptions,
     inputs: options.InputOptions,
@@ -309,9 +309,9 @@ def view_options(
     default = str(settings.get("candidate", None, "ort"))
     # the command finds the default as this command did, and requires trust if a file names it
     candidates.setdefault(default, [])
-    shared = options.words_of(inputs, "inputs")
+    shared = options.list_words(inputs, "inputs")
     shared += [f"--weights={weights}"] * bool(weights) + ["--trust"] * runs.trust
-    tested = options.words_of(runs, "candidates", "recorded", "trust")
+    tested = options.list_words(runs, "candidates", "recorded", "trust")
     place = Path(settings.get("output", output, "subcut_out"))
     recordings = tuple(runs.recorded or ())
     together = tuple(dict.fromkeys(runs.candidates or ()))

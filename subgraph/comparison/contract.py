@@ -15,7 +15,7 @@ import numpy as np
 
 from subgraph.comparison.pair import comparable, find_worst
 from subgraph.comparison.similarity.explanations import find_explanations
-from subgraph.comparison.similarity.rearranged import misreadings
+from subgraph.comparison.similarity.rearranged import iter_misreadings
 from subgraph.storage.tensors import Tensors, Value, find_largest, shape_text
 from subgraph.types import Array, Arrays
 
@@ -77,7 +77,7 @@ def _explain_kind(expected: Arrays, given: Tensors) -> str:
 def explain_misread(compute: Compute, inputs: Arrays, given: Tensors) -> str:
     """Return how the wrapper misread the inputs, if its outputs are the right ones of the misread
     inputs; else ""."""
-    misread = [dict(misreadings(value)) for value in inputs.values()]
+    misread = [dict(iter_misreadings(value)) for value in inputs.values()]
     for how in misread[0]:
         if not all(how in one for one in misread):
             continue

@@ -31,7 +31,7 @@ def coarsest(types: Iterable[str]) -> str:
     return max((t for t in types if t in FLOATS), key=FLOATS.__getitem__, default="float64")
 
 
-def wider(dtype: str) -> str:
+def find_wider(dtype: str) -> str:
     """Return the type in which values of a float type are perturbed: float64 for itself, float32
     for the others."""
     return "float64" if dtype == "float64" else "float32"

@@ -44,12 +44,13 @@ def parse_criterion(text: str) -> Rule:
     return rule
 
 
-def files_of(text: str) -> list[str]:
+def list_files(text: str) -> list[str]:
     """Return the Python files that a criterion runs: its own, and those of its metrics.
 
     This function runs none of them.
 
-    >>> files_of("./mine.py:tight"), files_of("threshold:cosine>0.9,./mine.py<1"), files_of("noise")
+    >>> specs = ("./mine.py:tight", "threshold:cosine>0.9,./mine.py<1", "noise")
+    >>> tuple(map(list_files, specs))
     (['./mine.py'], ['./mine.py'], [])
 
     Raises:

@@ -5,9 +5,9 @@ here.
 a number. Metrics (`metrics/`) and the largest error are taken over the elements that are finite in
 both.
 
-Without a pair, for arrays that may differ in element type: `differences` (element by element),
-`compute_scaled_differences` (in units of the reference's scale, clipped), `relative_l2` (one
-number).
+Without a pair, for arrays that may differ in element type: `compute_differences` (element by
+element), `compute_scaled_differences` (in units of the reference's scale, clipped),
+`compute_relative_l2` (one number).
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def comparable(reference: Value, candidate: Value) -> Pair | None:
     return Pair(reference, candidate) if equal else None
 
 
-def differences(reference: Array, candidate: Array) -> Array:
+def compute_differences(reference: Array, candidate: Array) -> Array:
     """Return candidate − reference per element, float64; shapes broadcast, types are any real ones.
 
     0 if both are equal or both NaN; NaN or infinite if NaN or infinity differ.
@@ -282,11 +282,11 @@ def compute_scaled_differences(reference: Array, candidate: Array, limit: float)
         return np.asarray(x != y, np.float64)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64, copy=False)
-        distance = differences(x, y) / (find_largest(wide[np.isfinite(wide)]) or 1.0)
+        distance = compute_differences(x, y) / (find_largest(wide[np.isfinite(wide)]) or 1.0)
     return np.where(np.isfinite(distance), np.clip(distance, -limit, limit), limit)
 
 
-def relative_l2(reference: Array, candidate: Array) -> float:
+def compute_relative_l2(reference: Array, candidate: Array) -> float:
     """Return |candidate − reference|₂ / |reference|₂ over the finite elements of two real arrays.
 
     Infinite if shapes or masks differ, if one is not a number, or if the reference is all zeros.
@@ -335,7 +335,7 @@ TOP_CLASSES = 5
 MAX_SUM_ERROR = 1e-2  # by how much the probabilities of a row may miss 1: float16 rounds each
 
 
-def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
+def compute_agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
     """Return the shares of the samples, 0 to 1, whose classes agree: {"top1": …, "top5": …}.
 
     Returns None if the two do not look like class scores. Class scores are floats of shape (N, C),
@@ -352,7 +352,7 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
 
     >>> import numpy as np
     >>> scores = np.array([[0.1, 0.2, 0.9, 0.3, 0.0, 0.4]])
-    >>> agreement(scores, scores - 0.8 * (scores == 0.9))
+    >>> compute_agreement(scores, scores - 0.8 * (scores == 0.9))
     {'top1': 0.0, 'top5': 1.0}
     """
     if (

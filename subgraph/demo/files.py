@@ -30,7 +30,7 @@ input = "input.npy"    # what the model is fed
 """
 
 
-def files() -> dict[str, bytes]:
+def make_files() -> dict[str, bytes]:
     """Return the content of each file that `subcut demo` writes, by its name."""
     rng = np.random.default_rng(SEED)
     array = io.BytesIO()

@@ -87,7 +87,7 @@ class Tree:
         # group between cut points → names of its first and last node
         self._ends: dict[int, list[str]] = {}
         self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", [])}
-        self._separator = "" if network.scopes else separator_of(network.names)
+        self._separator = "" if network.scopes else find_separator(network.names)
         names = (
             name.split(self._separator)[:-1] if self._separator else () for name in network.names
         )
@@ -230,7 +230,7 @@ class Tree:
                     row = edges.setdefault((other, m), [])
                     if name not in row:
                         row.append(name)
-        return topological(members, edges, {m: min(self.leaves(m)) for m in members}), edges
+        return sort_topologically(members, edges, {m: min(self.leaves(m)) for m in members}), edges
 
 
 def _dissolve(tree: Tree) -> None:
@@ -312,17 +312,17 @@ def _split(tree: Tree, number: int) -> None:
         return
     tree._gather(number)
     order, edges = tree.level_order(members)
-    parts = segments(order, edges)
+    parts = split_into_segments(order, edges)
     if len(parts) == 1 and len(order) <= MAX_FLAT:
         return
     members = [
         _add_part(tree, number, part)
-        for part in (parts if len(parts) > 1 else shares(order, MAX_FLAT_MEMBERS))
+        for part in (parts if len(parts) > 1 else split_evenly(order, MAX_FLAT_MEMBERS))
     ]
     while len(members) > limit:
         members = [
             _add_part(tree, number, part)
-            for part in shares(members, max(MAX_FLAT_MEMBERS // 2, int(len(members) ** 0.5)))
+            for part in split_evenly(members, max(MAX_FLAT_MEMBERS // 2, int(len(members) ** 0.5)))
         ]
     group.members = ends + members
 
@@ -332,7 +332,7 @@ def _add_part(tree: Tree, parent: int, part: list[int]) -> int:
     if len(part) == 1:
         return part[0]
     while len(part) > MAX_FLAT:  # no cut point: equal shares
-        part = [_add_part(tree, parent, share) for share in shares(part, MAX_FLAT_MEMBERS)]
+        part = [_add_part(tree, parent, share) for share in split_evenly(part, MAX_FLAT_MEMBERS)]
     first = _find_first_leaf(tree, part[0])
     last = _find_first_leaf(tree, part[-1])
     names = [
@@ -361,12 +361,12 @@ def map_leaves(tree: Tree, members: Iterable[int]) -> dict[int, int]:
     return invert((member, tree.leaves(member)) for member in members)
 
 
-def topological(
+def sort_topologically(
     members: Iterable[int], edges: Collection[tuple[int, int]], key: Mapping[int, int]
 ) -> list[int]:
     """Return a topological order, smallest `key` first, also in a cycle.
 
-    >>> topological([1, 2, 3], [(3, 1), (1, 2), (2, 1)], {1: 1, 2: 2, 3: 3})
+    >>> sort_topologically([1, 2, 3], [(3, 1), (1, 2), (2, 1)], {1: 1, 2: 2, 3: 3})
     [3, 1, 2]
     """
     left = dict.fromkeys(members, 0)
@@ -395,7 +395,7 @@ def topological(
     return order
 
 
-def segments(
+def split_into_segments(
     order: Sequence[int], edges: Mapping[tuple[int, int], Sequence[str]]
 ) -> list[list[int]]:
     """Return consecutive members between tensors that are alone in crossing a cut; linear.
@@ -429,24 +429,24 @@ def segments(
         if done and len(row) <= MAX_TAIL_NODES:
             done[-1] += row
         else:
-            done += shares(row, -(-len(row) // MIN_CHAIN_NODES))
+            done += split_evenly(row, -(-len(row) // MIN_CHAIN_NODES))
     return done
 
 
-def shares(row: Sequence[T], number: int) -> list[list[T]]:
+def split_evenly(row: Sequence[T], number: int) -> list[list[T]]:
     """Return at most `number` consecutive parts of almost equal length.
 
-    >>> shares([1, 2, 3, 4, 5], 2)
+    >>> split_evenly([1, 2, 3, 4, 5], 2)
     [[1, 2, 3], [4, 5]]
     """
     length = -(-len(row) // max(1, min(number, len(row) or 1)))
     return [list(row[k : k + length]) for k in range(0, len(row), length)]
 
 
-def separator_of(names: Sequence[str]) -> str:
+def find_separator(names: Sequence[str]) -> str:
     """Return the separator of scopes in names; "" if fewer than half of the names have any.
 
-    >>> separator_of(["/layer1/conv/Conv", "/layer1/Relu", ""])
+    >>> find_separator(["/layer1/conv/Conv", "/layer1/Relu", ""])
     '/'
     """
     named = sum(map(bool, names))

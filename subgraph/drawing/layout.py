@@ -22,13 +22,13 @@ from subgraph.drawing.level import (
     Inner,
     Level,
     crossing,
+    find_node,
     frame_bodies,
     level,
-    node_of,
     share_keys,
     size,
 )
-from subgraph.drawing.network import Network, kind_of
+from subgraph.drawing.network import Network, find_kind
 from subgraph.iterables import flatten, group_values
 from subgraph.text import clean, short
 from subgraph.types import Strings, frozen
@@ -204,8 +204,8 @@ class Drawer:
         tree = self.tree
         groups = tree.groups
         own, inside_of = share_keys(open_groups, list(flatten(self.bodies.values())))
-        nodes = {n for key in own if (n := node_of(key)) in self._inner}
-        numbers = {tree.numbers[key] for key in own if node_of(key) not in self._inner}
+        nodes = {n for key in own if (n := find_node(key)) in self._inner}
+        numbers = {tree.numbers[key] for key in own if find_node(key) not in self._inner}
         seen = [tree.root]
         for number in seen:
             seen += [m for m in groups[number].members if m in numbers]
@@ -339,7 +339,7 @@ class Drawer:
         if member in self.bodies:
             family = "control"
         elif member < len(network.ops):
-            family = kind_of(network.ops[member])
+            family = find_kind(network.ops[member])
         if inner:
             kind = "open"
         elif group:

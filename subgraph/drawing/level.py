@@ -18,7 +18,7 @@ from subgraph.drawing.groups import Tree, map_leaves
 from subgraph.drawing.layered import Edge, Item, Placed, place_in_layers
 from subgraph.drawing.network import Network
 from subgraph.iterables import flatten, ungroup
-from subgraph.text import clean, columns, count, distinct, short
+from subgraph.text import clean, count, count_columns, make_distinct_labels, short
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
 # Pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em).
@@ -165,8 +165,10 @@ def level(
         MAX_NAME_COLUMNS if room > MAX_NARROW_WIDTH else MAX_NARROW_NAME_COLUMNS,
     )
     while True:
-        texts = distinct([clean(name) for _, name in flatten(named.values())], MAX_STUB_COLUMNS)
-        cells = [_make_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in order]
+        texts = make_distinct_labels(
+            [clean(name) for _, name in flatten(named.values())], MAX_STUB_COLUMNS
+        )
+        cells = [_make_cell(tree, m, label, list_stub_rows(named.get(m, ()), texts)) for m in order]
         items = [
             *[Item(4.0, 4.0, 0.0, top=True)] * len(ways_in),
             *(_make_item(tree, cell, inner.get(cell.member), tall=tall) for cell in cells),
@@ -264,7 +266,7 @@ def _make_labels(tree: Tree, number: int, members: Sequence[int], length: int) -
             names[m] = clean(tree.groups[m].label)
         else:
             names[m] = tree.relative(clean(tree.network.label(m)), scope)
-    labels = distinct(names.values(), length)
+    labels = make_distinct_labels(names.values(), length)
     return {m: labels[name] for m, name in names.items()}
 
 
@@ -285,7 +287,7 @@ def _make_cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequenc
 
 def _make_item(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool) -> Item:
     """Return the box of a cell with its stubs."""
-    beside = max((columns(row.text) * LETTER_WIDTH + 6 for row in cell.stubs), default=0.0)
+    beside = max((count_columns(row.text) * LETTER_WIDTH + 6 for row in cell.stubs), default=0.0)
     alone = size(tree, cell, inner, tall=tall)
     return alone._replace(right=alone.right + beside)
 
@@ -298,12 +300,14 @@ def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> 
     group = cell.member in tree.groups
     tall = tall and (group or cell.member < len(tree.network.ops))
     beside = 2 * BAR_ROOM if tall else 0.0
-    longest = max(columns(cell.label) + 2 * group, columns(cell.detail), columns(cell.note))
+    longest = max(
+        count_columns(cell.label) + 2 * group, count_columns(cell.detail), count_columns(cell.note)
+    )
     half = max(MIN_BOX_WIDTH, longest * LETTER_WIDTH + 14) / 2 + beside / 2
     return Item(half, half, BOX_HEIGHT + LINE_HEIGHT * (tall + bool(cell.note)), weight)
 
 
-def stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[StubRow]:
+def list_stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[StubRow]:
     """Return at most `MAX_STUB_ROWS` rows; the last one counts the others, which can be of both
     ways.
 
@@ -338,7 +342,7 @@ def _make_edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -
     return Edge(
         wire.source,
         wire.target,
-        columns(wire.text) * LETTER_WIDTH if wire.text else 0.0,
+        count_columns(wire.text) * LETTER_WIDTH if wire.text else 0.0,
         leave,
         arrive,
     )
@@ -361,7 +365,8 @@ def _add_frame(
     head = (
         0.0
         if root
-        else columns(short(clean(tree.groups[number].label), MAX_NAME_COLUMNS)) * LETTER_WIDTH + 30
+        else count_columns(short(clean(tree.groups[number].label), MAX_NAME_COLUMNS)) * LETTER_WIDTH
+        + 30
     )
     return Level(
         width=max(placed.width + 2 * x, head),
@@ -403,7 +408,7 @@ class Inner:
 
     def outer(self, key: str) -> str:
         """Return a key of a box inside, as the drawing around calls it."""
-        number = node_of(key)
+        number = find_node(key)
         return f"{self.prefix}{key}" if number is None else f"#{self.first + number}"
 
 
@@ -419,7 +424,7 @@ def share_keys(
     own = set()
     inside: dict[str, set[str]] = {}
     for key in keys:
-        number = node_of(key)
+        number = find_node(key)
         body = None
         if number is not None:
             place = bisect_right(firsts, number) - 1
@@ -436,10 +441,10 @@ def share_keys(
     return own, {prefix: frozenset(found) for prefix, found in inside.items()}
 
 
-def node_of(key: str) -> int | None:
+def find_node(key: str) -> int | None:
     """Return the number of the node that a box of this key shows; None for another box.
 
-    >>> node_of("#17"), node_of("#3-17"), node_of("stem")
+    >>> find_node("#17"), find_node("#3-17"), find_node("stem")
     (17, None, None)
     """
     return int(key[1:]) if key[:1] == "#" and key[1:].isdecimal() and key[1:].isascii() else None
@@ -458,7 +463,7 @@ def frame_bodies(
     `tensors`: that enter and leave the node.
     """
     wide = [
-        max(width, columns(word) * LETTER_WIDTH + 14)
+        max(width, count_columns(word) * LETTER_WIDTH + 14)
         for (width, _), word in zip(sizes, words, strict=True)
     ]
     beside = sum(wide) + FRAME_PADDING * (len(wide) + 1) <= room
@@ -474,7 +479,7 @@ def frame_bodies(
         )
     whole = max(
         max(x + w for x, _, w, _ in frames) + FRAME_PADDING,
-        columns(clean(label)) * LETTER_WIDTH + 30,
+        count_columns(clean(label)) * LETTER_WIDTH + 30,
     )
     bottom = max(y + h for _, y, _, h in frames) + FRAME_PADDING
     enter, leave = (dict.fromkeys(names, whole / 2) for names in tensors)

@@ -189,10 +189,10 @@ COLORS = {  # of a head, on light and on dark; its text is white
 _KIND = invert(KINDS.items())
 
 
-def kind_of(op: str) -> str:
+def find_kind(op: str) -> str:
     """Return the kind of an operator.
 
-    >>> kind_of("Conv"), kind_of("Add")
+    >>> find_kind("Conv"), find_kind("Add")
     ('multiply', 'other')
     """
     return _KIND.get(op, OTHER)

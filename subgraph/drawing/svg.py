@@ -217,10 +217,10 @@ def _draw_box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]
     if value is not None:
         wrong = "✗ " if "failed" in classes else ""
         place = f'{middle} y="{box.y + box.height - 6:g}"'
-        parts.append(f'<text class="value" {place}>{wrong}{number(value)}</text>')
+        parts.append(f'<text class="value" {place}>{wrong}{format_number(value)}</text>')
         top = box.y + 3 + (HEAD_HEIGHT - 1 if box.family else 0)
         height = box.y + box.height - 3 - top
-        level = degree(value)
+        level = compute_degree(value)
         full = height * level / len(LEVELS)
         x = box.x + 3
         parts += [
@@ -281,16 +281,16 @@ def _iter_outputs(box: Box, marks: Marks) -> Iterable[str]:
     return flatten(marks.makes.get(n, ()) for n in box.nodes)
 
 
-def degree(error: float | str) -> int:
+def compute_degree(error: float | str) -> int:
     """Return the level of an error, 0 (exactly 0) to 5 (above 1, or not finite).
 
-    >>> [degree(e) for e in (0.0, 1e-7, 3e-3, 7.0, "nan")]
+    >>> [compute_degree(e) for e in (0.0, 1e-7, 3e-3, 7.0, "nan")]
     [0, 1, 3, 5, 5]
     """
     return sum(_rank(error) > bound for bound in LEVELS)
 
 
-def number(error: float | str) -> str:
+def format_number(error: float | str) -> str:
     """Return an error as text: `0`, `1.2e-07`, `nan`."""
     return f"{float(error):.2g}"
 
@@ -299,7 +299,7 @@ def _draw_line(line: Line, marks: Marks) -> str:
     bound = " boundary" if _is_boundary(line, marks) else ""
     x, y = line.points[-1]
     return (
-        f'<g class="edge">{_title(line.tensors)}<path class="line{bound}" d="{path(line)}"/>'
+        f'<g class="edge">{_title(line.tensors)}<path class="line{bound}" d="{format_path(line)}"/>'
         f'<path class="tip" d="M{x:g} {y:g}l-3.5 -6h7z"/></g>'
     )
 
@@ -308,7 +308,7 @@ def _is_boundary(drawn: Line | Stub, marks: Marks) -> bool:
     return any(tensor in marks.boundary for tensor in drawn.tensors)
 
 
-def path(line: Line) -> str:
+def format_path(line: Line) -> str:
     """Return the line as an SVG path: its odd steps are curves."""
     (x, y), *rest = line.points
     steps = [f"M{x:g} {y:g}"]

@@ -52,7 +52,7 @@ class Statistics:
     infs: int
 
 
-def statistics(values: Array) -> Statistics:
+def compute_statistics(values: Array) -> Statistics:
     """Return statistics of a tensor; bool and integers count as numbers."""
     x = _as_numbers(values).ravel()
     fine = x[np.isfinite(x)]
@@ -69,16 +69,16 @@ def statistics(values: Array) -> Statistics:
     )
 
 
-def planes(shape: Sequence[int]) -> int:
+def count_planes(shape: Sequence[int]) -> int:
     """Return the number of maps of a tensor: one for each index of all but its last two axes."""
     return math.prod(shape[:-2]) if len(shape) > 2 else 1
 
 
-def plane_errors(reference: Array, given: Array) -> list[float]:
+def compute_plane_errors(reference: Array, given: Array) -> list[float]:
     """Return the largest difference per plane; infinite if only one side is NaN or infinite."""
     if not reference.size:
         return []
-    far = _compute_difference(reference, given).reshape(planes(reference.shape), -1)
+    far = _compute_difference(reference, given).reshape(count_planes(reference.shape), -1)
     return [float(error) for error in far.max(axis=1)]
 
 
@@ -135,7 +135,7 @@ def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells
     )
 
 
-def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
+def find_worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
     """Return the elements that differ most, worst first; equal ones are omitted."""
     far = _compute_difference(reference, given).ravel()
     number = min(MAX_WORST_ELEMENTS, far.size)

@@ -37,7 +37,7 @@ class OutputEffect:
     max_rel: float | None = None
 
 
-def effect(
+def measure_effect(
     before: Graph, after: Path, feeding: Feeding, reference: Reference
 ) -> list[OutputEffect]:
     """Run both models on the same inputs, all samples; the worst of each output.
@@ -97,7 +97,7 @@ def compute_values(
     return values
 
 
-def frozen_as_before(
+def list_unfrozen_constants(
     graph: Graph, boundary: region.Region, piece: Graph, feeding: Feeding, reference: Reference
 ) -> list[str]:
     """Return the constants of a piece that hold what the model computes at the boundary.
@@ -116,7 +116,7 @@ def frozen_as_before(
     return same
 
 
-def edge_values(
+def compute_edge_values(
     graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
 ) -> Sequence[Records]:
     """Compute the inputs of nodes and all below them, per sample, with files in a folder."""

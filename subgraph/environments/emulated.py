@@ -78,7 +78,7 @@ def is_own(processor: str) -> bool:
     return platform.machine().lower() in (processor, PROCESSORS[processor])
 
 
-def qemu(processor: str) -> str:
+def find_qemu(processor: str) -> str:
     """Return the emulator's program; "" if it is not installed."""
     return next(filter(None, map(shutil.which, _list_programs(processor))), "")
 
@@ -91,11 +91,11 @@ def _list_programs(processor: str) -> list[str]:
 def version(processor: str) -> str:
     """Return the emulator, with its version: `qemu 7.2.22 (older than 10: newer kernels may crash
     in it)`; "" without one."""
-    if not qemu(processor):
+    if not find_qemu(processor):
         return ""
-    said = children.run([qemu(processor), "--version"], timeout=MAX_VERSION_SECONDS).out.decode(
-        errors="replace"
-    )
+    said = children.run(
+        [find_qemu(processor), "--version"], timeout=MAX_VERSION_SECONDS
+    ).out.decode(errors="replace")
     found = re.search(r"version ((\d+)[\d.]*)", said)
     if not found:
         return "qemu"
@@ -104,13 +104,13 @@ def version(processor: str) -> str:
     return f"qemu {found[1]}{old}"
 
 
-def missing(processor: str) -> str:
+def describe_missing(processor: str) -> str:
     """Name the parts that this machine lacks, in a line; "" if none."""
     if lacks := hardware.not_on("Linux", "qemu for single programs"):
         return f"{processor} {lacks}"
-    if not qemu(processor):
+    if not find_qemu(processor):
         return f"{processor} needs qemu: `apt install qemu-user-static`"
-    if not (system(processor) / "usr").is_dir() and not (
+    if not (find_system(processor) / "usr").is_dir() and not (
         shutil.which("apt-get") and shutil.which("dpkg-deb")
     ):
         return (
@@ -120,7 +120,7 @@ def missing(processor: str) -> str:
     return ""
 
 
-def system(processor: str) -> Path:
+def find_system(processor: str) -> Path:
     """Return the folder of the processor's system, which may not exist yet."""
     return cache_folder("processors") / processor
 
@@ -172,13 +172,13 @@ def _make_fetch_commands(processor: str, folder: Path) -> list[list[str]]:
     return [[*apt, "update"], [*apt, *wanted]]
 
 
-def python_version(processor: str) -> str:
+def find_python_version(processor: str) -> str:
     """Return the version of the processor's Python: `3.11`.
 
     Raises:
         BackendError: its system is damaged.
     """
-    for file in (system(processor) / "usr" / "bin").glob("python3.*"):
+    for file in (find_system(processor) / "usr" / "bin").glob("python3.*"):
         if re.fullmatch(r"3\.\d+", version := file.name.removeprefix("python")):
             return version
     raise _make_damaged_error(processor)
@@ -186,20 +186,20 @@ def python_version(processor: str) -> str:
 
 def _make_damaged_error(processor: str) -> BackendError:
     return BackendError(
-        f"{system(processor)} is damaged",
+        f"{find_system(processor)} is damaged",
         "remove that folder: it is created again",
         code="environment.damaged",
     )
 
 
-def wheels(processor: str) -> list[str]:
+def choose_wheels(processor: str) -> list[str]:
     """Return options for pip that choose the wheels that the system's C library can load.
 
     Raises:
         BackendError: its system is damaged.
     """
     library = next(
-        flatten(system(processor).glob(f"{lib}/*/libc.so.6") for lib in ("lib", "usr/lib")),
+        flatten(find_system(processor).glob(f"{lib}/*/libc.so.6") for lib in ("lib", "usr/lib")),
         None,
     )
     found = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
@@ -207,7 +207,13 @@ def wheels(processor: str) -> list[str]:
         raise _make_damaged_error(processor)
     names = ("2014", *(f"_2_{minor}" for minor in GLIBC if minor <= int(found[1])))
     platforms = flatten(("--platform", f"manylinux{n}_{processor}") for n in names)
-    return ["--python-version", python_version(processor), "--implementation", "cp", *platforms]
+    return [
+        "--python-version",
+        find_python_version(processor),
+        "--implementation",
+        "cp",
+        *platforms,
+    ]
 
 
 def make_prefix(interpreter: Path) -> list[str]:
@@ -216,7 +222,7 @@ def make_prefix(interpreter: Path) -> list[str]:
     if interpreter.name != STARTED:
         return []
     processor = platform.machine()
-    return [qemu(processor), "-L", str(system(processor))]
+    return [find_qemu(processor), "-L", str(find_system(processor))]
 
 
 def write_interpreter(processor: str, work: Path, folder: Path) -> None:
@@ -224,8 +230,8 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
 
     It is a virtual environment of the processor's Python, with a script instead of its interpreter.
     """
-    own = system(processor)
-    original = own / "usr" / "bin" / f"python{python_version(processor)}"
+    own = find_system(processor)
+    original = own / "usr" / "bin" / f"python{find_python_version(processor)}"
     (work / "pyvenv.cfg").write_text(
         f"home = {original.parent}\ninclude-system-site-packages = false\n"
     )
@@ -241,4 +247,4 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
 
 def packages(processor: str, work: Path) -> Path:
     """Return the folder of an environment's packages."""
-    return work / "lib" / f"python{python_version(processor)}" / "site-packages"
+    return work / "lib" / f"python{find_python_version(processor)}" / "site-packages"

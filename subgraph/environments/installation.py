@@ -95,7 +95,7 @@ class Installation:
             place = [
                 "--target",
                 str(emulated.packages(self.processor, folder)),
-                *emulated.wheels(self.processor),
+                *emulated.choose_wheels(self.processor),
             ]
             return [
                 [*children.python("-m", "pip"), "install", *QUIET, "--no-compile", *place, *wanted]
@@ -114,7 +114,7 @@ class Installation:
         return [make, [*pip, "install", *QUIET, "--no-compile", *wanted]]
 
 
-def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
+def make_pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
     """Return options for pip, which runs in a separate folder: folders here, and addresses."""
     places = (
         str(Path(place).absolute() if Path(place).exists() else place) for place in find_links
@@ -127,7 +127,7 @@ def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
 
 def show(environment: Installation) -> None:
     """Log the commands that will make it."""
-    if environment.processor and not emulated.system(environment.processor).is_dir():
+    if environment.processor and not emulated.find_system(environment.processor).is_dir():
         log.info("  apt-get fetches %s's C library and Python (17 MB) first", environment.processor)
         return
     for command in environment.commands(environment.folder):
@@ -167,7 +167,7 @@ def _make_system(environment: Installation) -> None:
         BackendError: as of `make`.
     """
     if processor := environment.processor:
-        folder = emulated.system(processor)
+        folder = emulated.find_system(processor)
         with _lock(folder):
             if not folder.is_dir():
                 with folders.aside(folder) as work:
@@ -178,7 +178,7 @@ def _make_system(environment: Installation) -> None:
                     )
 
 
-def every() -> list[Path]:
+def list_environments() -> list[Path]:
     """Return the folders of all complete environments, the last used one first."""
     folders_ = [path.parent for path in cache_folder("environments").glob(f"*/{REQUIREMENTS}")]
     return sorted(folders_, key=lambda folder: folder.stat().st_mtime, reverse=True)

@@ -73,7 +73,7 @@ def package(backend: str) -> tuple[str, str, Strings]:
     return str(found[0]), str(found[1]), tuple(map(str, found[2:]))
 
 
-def release(
+def make_release(
     backend: str,
     version: str,
     sources: Sequence[str] = (),
@@ -218,7 +218,9 @@ def find_installed(backend: str, variant: str = "") -> list[str]:
     begin = f"{variant or package(backend)[0]}=="
     found = {
         word.removeprefix(begin)
-        for word in flatten(installation.requirements(f)[:1] for f in installation.every())
+        for word in flatten(
+            installation.requirements(f)[:1] for f in installation.list_environments()
+        )
         if word.startswith(begin)
     }
     return sorted(found, key=parse)

@@ -23,7 +23,12 @@ from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.graph.value_types import holds_maps, read_type
 from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
-from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
+from subgraph.inspection.validate import (
+    Problem,
+    find_affected_nodes,
+    find_problems,
+    format_node_title,
+)
 from subgraph.iterables import drop_repeats, flatten
 from subgraph.origins.source import Source, find_source, read_node_metadata
 from subgraph.runtime.inputs import Feeding, OriginKind
@@ -209,7 +214,7 @@ class InvalidDocument(InspectDocument):
     nodes: list[NodeInfo]
 
 
-def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
+def describe_model(graph: Graph, feeding: Feeding | None) -> ModelDocument:
     """Return the model: file, operators, weights, and each node with the tensors that it makes. Not
     run without `feeding`.
 
@@ -220,9 +225,9 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
     origins = {name: str(origin) for name, origin in facts.measured.origins.items()}
     return ModelDocument(
         **vars(facts.head("model")),
-        ops=summary.op_counts(graph),
-        functions=summary.functions(graph),
-        weights=summary.weight_totals(graph),
+        ops=summary.count_operators(graph),
+        functions=summary.list_functions(graph),
+        weights=summary.sum_weights(graph),
         inputs=[InputEntry(**vars(facts.tensor(n)), values=origins.get(n)) for n in graph.inputs],
         outputs=[facts.tensor(name) for name in graph.outputs],
         nodes=[
@@ -236,7 +241,7 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
     )
 
 
-def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> NodesDocument:
+def describe_nodes(graph: Graph, selector: str, feeding: Feeding | None) -> NodesDocument:
     """Describe the nodes of a selector (of a model input, those that read it; of a glob, all).
 
     Raises:
@@ -254,7 +259,7 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
     )
 
 
-def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
+def make_node_describer(graph: Graph) -> Callable[[int], NodeDetails]:
     """Return the function that describes a node by its index, without a run; infer types once.
 
     Complexity: linear in the model; then, per node, in its neighbors and the weights that it
@@ -267,7 +272,7 @@ def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
     return _Facts(graph, infer_types(graph), [], MeasuredTensors(), (), None).details
 
 
-def region_document(
+def describe_region(
     graph: Graph, start: Sequence[str], end: Sequence[str], feeding: Feeding | None
 ) -> RegionDocument:
     """Describe the content of a cut from `start` to `end`.
@@ -278,7 +283,7 @@ def region_document(
     """
     region = find_region(graph, start, end)
     facts = _collect_facts(graph, region.boundary, feeding)
-    weights = [summary.weight_summary(graph, name) for name in region.weights]
+    weights = [summary.summarize_weight(graph, name) for name in region.weights]
     return RegionDocument(
         **vars(facts.head("region")),
         start=list(region.start),
@@ -294,7 +299,7 @@ def region_document(
     )
 
 
-def invalid_document(graph: Graph, error: ModelError) -> InvalidDocument:
+def describe_invalid_model(graph: Graph, error: ModelError) -> InvalidDocument:
     """Return a model whose region could not be derived because of `error`.
 
     Raises:
@@ -334,13 +339,13 @@ class _Facts:
             view=view,
             problems=[self._describe_problem(p) for p in self.problems],
             notes=list(self.notes),
-            model=summary.file_summary(self.graph),
+            model=summary.summarize_file(self.graph),
             run=run,
         )
 
     def _describe_problem(self, p: Problem) -> ProblemEntry:
         node = None if p.node is None else self.node(p.node)
-        where = "" if p.node is None else f"{node_title(self.graph, p.node)}: "
+        where = "" if p.node is None else f"{format_node_title(self.graph, p.node)}: "
         return ProblemEntry(p.kind, p.fatal, node, p.tensor, where + p.what, p.hint)
 
     def node(self, i: int) -> NodeInfo:
@@ -353,7 +358,7 @@ class _Facts:
         node = self.graph.nodes[i]
         return NodeDetails(
             **vars(self.node(i)),
-            attributes={str(a.name): summary.attribute_text(a) for a in node.attribute},
+            attributes={str(a.name): summary.format_attribute(a) for a in node.attribute},
             doc_string=protobuf.doc_text(node.doc_string),
             metadata=read_node_metadata(self.graph, i),
             inputs=[self.entering(name) for name in self.graph.reads[i]],
@@ -430,7 +435,7 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
             raise
         return replace(facts, notes=(f"not run: {_format_sentence(e)}",))
     notes = [
-        f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}"
+        f"the reference fails at {format_node_title(graph, graph.maker[f.tensor])}: {f.what}"
         for f in measured.failures
     ]
     if missing := sum(name not in measured.tensors for name in made):

@@ -53,7 +53,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
 MAX_NOTES = 3  # weights that are named in a box
 
 
-def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = None) -> Network:
+def make_network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = None) -> Network:
     """Return what a drawing shows of a model; bodies of If, Loop and Scan count to their node.
 
     Args:
@@ -71,14 +71,14 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
         makes=graph.makes,
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
-        types={name: type_text(proto, sizes or {}) for name, proto in types.items()},
+        types={name: format_type(proto, sizes or {}) for name, proto in types.items()},
         scopes=scopes if any(scopes) else (),
     )
 
 
 def make_labeled_network(graph: Graph) -> Network:
     """Return the drawn network with each node by its label, without weights, for a document."""
-    whole = network(graph)
+    whole = make_network(graph)
     seen = {*whole.inputs, *flatten(whole.makes)}
     return replace(
         whole,
@@ -87,7 +87,7 @@ def make_labeled_network(graph: Graph) -> Network:
     )
 
 
-def inner_networks(part: Part) -> dict[int, list[Inner]]:
+def make_inner_networks(part: Part) -> dict[int, list[Inner]]:
     """Return the drawn bodies of a part's nodes, by the nodes' indices."""
     return {
         i: [
@@ -96,9 +96,9 @@ def inner_networks(part: Part) -> dict[int, list[Inner]]:
                 found.prefix.removeprefix(part.prefix),
                 found.first - part.first,
                 found.size,
-                network(found.graph, found.prefix),
-                inner_networks(found),
-                weight_notes(found.graph),
+                make_network(found.graph, found.prefix),
+                make_inner_networks(found),
+                format_weight_notes(found.graph),
             )
             for found in row
         ]
@@ -106,7 +106,7 @@ def inner_networks(part: Part) -> dict[int, list[Inner]]:
     }
 
 
-def type_text(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
+def format_type(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
     """Return a type as `float32 1×3×?`: a dimension that is computed, or has a generated name, is
     unknown unless the sizes give it."""
     try:
@@ -133,18 +133,18 @@ def _get_scope(node: protobuf.NodeProto) -> Strings:
 
 
 @lru_cache(maxsize=4096)
-def short_size(size: str) -> str:
+def shorten_size(size: str) -> str:
     """Return a symbolic size in a few characters.
 
     A long one is written as a multiple or part of its only symbol, without what is added or
     rounded, a long name by its end; one that has several symbols, or cannot be read, as an
     ellipsis.
 
-    >>> short_size("floor(floor(height/2 - 1/2)/2) + 1")
+    >>> shorten_size("floor(floor(height/2 - 1/2)/2) + 1")
     'height/4'
-    >>> short_size("p2o.DynamicDimension.1")
+    >>> shorten_size("p2o.DynamicDimension.1")
     '…sion.1'
-    >>> short_size("floor(height/2)*floor(width/2) + height*width")
+    >>> shorten_size("floor(height/2)*floor(width/2) + height*width")
     '…'
     """
     if len(size) <= MAX_SIZE:
@@ -205,7 +205,7 @@ def _compute_value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
     raise ValueError(ast.dump(tree))
 
 
-def weight_notes(graph: Graph) -> dict[int, str]:
+def format_weight_notes(graph: Graph) -> dict[int, str]:
     """Return the weights of each node in a few words: shapes, and constants of one element.
 
     `⟨64×3×7×7⟩ ⟨64⟩`, `1.41421`, `0, 6`; nodes without weights are omitted.

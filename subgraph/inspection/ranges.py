@@ -309,7 +309,7 @@ def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
     if r.dtype == "string":
         return None, None
     array = from_bits(read_npy(file, mapped=True), r.dtype)
-    measured = range_of(array), _read_value(array)
+    measured = compute_range(array), _read_value(array)
     file.unlink()
     return measured
 
@@ -318,7 +318,7 @@ def _read_value(array: Array) -> Any:
     return array.tolist() if array.size <= MAX_VALUES and array.dtype.kind in "iub" else None
 
 
-def range_of(array: Array) -> Range:
+def compute_range(array: Array) -> Range:
     """Return the range of an array of numbers or booleans, in the memory of one more piece."""
     flat = array.ravel("K")
     pieces = (flat[k : k + PIECE_ELEMENTS] for k in range(0, flat.size, PIECE_ELEMENTS))

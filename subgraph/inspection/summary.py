@@ -90,7 +90,7 @@ class WeightSummary:
     bytes: int
 
 
-def file_summary(graph: Graph) -> FileSummary:
+def summarize_file(graph: Graph) -> FileSummary:
     """Return file, versions, producer and metadata."""
     model = graph.model
     return FileSummary(
@@ -107,7 +107,7 @@ def file_summary(graph: Graph) -> FileSummary:
     )
 
 
-def op_counts(graph: Graph) -> list[OpCount]:
+def count_operators(graph: Graph) -> list[OpCount]:
     """Return the operators of the top-level nodes, most frequent first."""
     counts = Counter(
         (op, str(node.domain)) for op, node in zip(graph.ops, graph.nodes, strict=True)
@@ -115,16 +115,16 @@ def op_counts(graph: Graph) -> list[OpCount]:
     return [OpCount(op, domain, count) for (op, domain), count in counts.most_common()]
 
 
-def functions(graph: Graph) -> list[FunctionSummary]:
+def list_functions(graph: Graph) -> list[FunctionSummary]:
     """Return the local functions, in file order."""
     calls = Counter(map(operator, graph.nodes)) if graph.functions else Counter()
     return [FunctionSummary(*key, len(f.node), calls[key]) for key, f in graph.functions.items()]
 
 
-def weight_totals(graph: Graph) -> WeightTotals:
+def sum_weights(graph: Graph) -> WeightTotals:
     """Return the number, parameters and bytes of the weights, those that Constant nodes hold
     included; the element type with most bytes first."""
-    weights = [weight_summary(graph, name) for name in graph.weights]
+    weights = [summarize_weight(graph, name) for name in graph.weights]
     for made, op in zip(graph.makes, graph.ops, strict=True):
         tensor = graph.constant(made[0]) if op == CONSTANT and made else None
         if tensor is not None:
@@ -139,7 +139,7 @@ def weight_totals(graph: Graph) -> WeightTotals:
     return WeightTotals(len(weights), parameters, size, len(graph.sparse), totals)
 
 
-def weight_summary(graph: Graph, name: str) -> WeightSummary:
+def summarize_weight(graph: Graph, name: str) -> WeightSummary:
     """Return one initializer, dense or sparse."""
     sparse = graph.sparse.get(name)
     tensor = sparse.values if sparse else graph.weights[name]
@@ -161,7 +161,7 @@ def _format_bytes(tensor: protobuf.TensorProto) -> int:
         return 0
 
 
-def attribute_text(attribute: Any) -> str:
+def format_attribute(attribute: Any) -> str:
     """Return an attribute's value, short: `[3, 3]`, `'linear'`, `float32 8×8`, `graph of 5
     nodes`."""
     pb = protobuf.protos().AttributeProto

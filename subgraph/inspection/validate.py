@@ -84,12 +84,12 @@ def explain_refusal(graph: Graph, nodes: Collection[int] | None = None) -> str:
     """
     for problem in find_problems(graph):
         if problem.fatal and (nodes is None or problem.node in nodes):
-            where = "" if problem.node is None else f"{node_title(graph, problem.node)} "
+            where = "" if problem.node is None else f"{format_node_title(graph, problem.node)} "
             return where + problem.what
     return ""
 
 
-def node_title(graph: Graph, i: int) -> str:
+def format_node_title(graph: Graph, i: int) -> str:
     """Return `Clip 'clip1' (#17)`."""
     node = graph.nodes[i]
     return f"{node.op_type} '{node.name}' (#{i})" if node.name else f"{node.op_type} (#{i})"

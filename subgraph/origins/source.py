@@ -20,7 +20,7 @@ from subgraph.documents import absent, json_key
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.walks import iter_predecessors, iter_successors
-from subgraph.text import short_path, shorten
+from subgraph.text import shorten, shorten_path
 from subgraph.types import frozen
 
 PREFIX = "pkg.torch.onnx."
@@ -67,7 +67,7 @@ class Source:
         if self.kind is None and not self.file:
             return ""
         kind = f" ({self.kind})" if self.kind else ""
-        where = f" at {short_path(self.file)}:{self.line}" if self.file else ""
+        where = f" at {shorten_path(self.file)}:{self.line}" if self.file else ""
         code = f": {shorten(self.code)}" if where and self.code else ""
         derived = f"the node {self.derived} is of " if self.derived else ""
         return f"{derived}{self.module or 'the model'}{kind}{where}{code}"

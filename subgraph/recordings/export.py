@@ -151,7 +151,7 @@ def export(
         str(source), formats, rest.dtype, rest.layout, dump_format or None, own or None
     )
     origin = ModelSource(folder=str(source))
-    place = case.free_place(place, origin, [source])
+    place = case.find_free_place(place, origin, [source])
     document = None
     if source.is_dir() and not dump_format:
         document = case.read_plain_manifest(source)

@@ -168,7 +168,9 @@ def find_known_troubles(graph: Graph) -> dict[int, str]:
     troubles: dict[int, str] = {}
     if len(graph.nodes) > MAX_LINTED:
         return troubles
-    for finding in lint.document(lint.LintContext(graph), lint.choose_rules((), SLOW)).findings:
+    for finding in lint.make_document(
+        lint.LintContext(graph), lint.choose_rules((), SLOW)
+    ).findings:
         node = finding.node
         if finding.severity == lint.WARNING and node and node.index is not None:
             troubles.setdefault(node.index, f"{finding.rule}: {finding.reason}")

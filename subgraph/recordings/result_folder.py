@@ -364,7 +364,7 @@ def save(
     Raises:
         OutputError: it cannot be written.
     """
-    origin = case.source_of(model.graph)
+    origin = case.describe_source(model.graph)
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, interval in enumerate(intervals[:MAX_CASES]):
@@ -398,7 +398,7 @@ def _write_case(
     ):
         return False
     stems = folders.safe_names(region.outputs)
-    places = evidence.sample_folders(place.path / CANDIDATE, model.values.labels)
+    places = evidence.list_sample_folders(place.path / CANDIDATE, model.values.labels)
     for matched, folder in zip(comparison.matched, places, strict=False):
         matched.save_all(region.outputs, folder, stems)
     return True

@@ -47,7 +47,7 @@ from subgraph.results.bisect import (
 )
 from subgraph.results.common import NextCommand, RuntimeDocument
 from subgraph.search.oracle import FindingKind, Outcome
-from subgraph.text import agreement, count, from_run, prediction, split_spec
+from subgraph.text import count, describe_agreement, describe_prediction, describe_run, split_spec
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
@@ -146,9 +146,9 @@ def _say_agreement(document: BisectDocument) -> str:
     looked_at = document.whole.looked_at  # documents of before have none
     mute = document.whole.verdict.mute or ()
     if looked_at is None:
-        return agreement(None, None, mute, right)
+        return describe_agreement(None, None, mute, right)
     where = f", and {looked_at.within} alone" if looked_at.within else ""
-    return agreement(looked_at.inner, looked_at.disturbance, mute, right, where)
+    return describe_agreement(looked_at.inner, looked_at.disturbance, mute, right, where)
 
 
 def _say_rounding(document: BisectDocument) -> str:
@@ -227,7 +227,7 @@ def _name_failures(findings: Sequence[FindingDocument]) -> str:
 
 def _add_run(document: BisectDocument, place: str) -> str:
     """Return a place and the run of a session from which on it is wrong, if not the first."""
-    since = from_run(document.whole.verdict.from_run)
+    since = describe_run(document.whole.verdict.from_run)
     return f"{place}, {since}" if since else place
 
 
@@ -421,7 +421,7 @@ def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
     """Yield what is known about the full model and all findings together."""
     if not document.agree:
         for name, both in document.whole.verdict.ranking.items():
-            yield "outputs", f"{name}: {prediction(both.top1, both.top5)}"
+            yield "outputs", f"{name}: {describe_prediction(both.top1, both.top5)}"
     if document.search.alone:
         pieces = [f"{region(p)} {percent(p.explains)}" for p in document.search.alone]
         verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"

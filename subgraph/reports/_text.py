@@ -35,7 +35,7 @@ from subgraph.results.common import WholeDocument
 from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument
-from subgraph.text import align_columns, count, prediction, short, shorten_names, wrap
+from subgraph.text import align_columns, count, describe_prediction, short, shorten_names, wrap
 from subgraph.verdict import Status
 
 MAX_PLACES = 4  # intervals of a recording that are shown
@@ -199,7 +199,8 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
 
 def _format_whole(whole: WholeDocument) -> list[str]:
     lines = [
-        f"{name}: {prediction(shares.top1, shares.top5)}" for name, shares in whole.ranking.items()
+        f"{name}: {describe_prediction(shares.top1, shares.top5)}"
+        for name, shares in whole.ranking.items()
     ]
     lines += [f"| {line}" for line in stderr_lines(whole)]
     if whole.build_seconds or whole.run_seconds:

@@ -177,7 +177,7 @@ class Candidate(RuntimeBuild):
         if self.python or self.runs_commands or self.can.npm or not own:
             return None
         beside = DEVICES[self.device].requires if self.device else ()
-        return releases.release(
+        return releases.make_release(
             self.backend, self.release, self.sources, self.package, beside, self.processor
         )
 

@@ -364,7 +364,7 @@ def install(candidate: Candidate, deadline: Deadline | None = None) -> Path | No
     if lacks:
         lacks = f"{candidate.device} {lacks}"
     elif candidate.processor:
-        lacks = emulated.missing(candidate.processor)
+        lacks = emulated.describe_missing(candidate.processor)
     if lacks and not candidate.executor:
         raise BackendError(lacks, "subcut doctor", code="backend.no-device")
     if candidate.python:

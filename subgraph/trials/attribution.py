@@ -23,7 +23,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Records
 from subgraph.trials.judge import Judge
-from subgraph.trials.propagation import propagate, region_of
+from subgraph.trials.propagation import find_region_of, propagate
 from subgraph.trials.reference_model import ReferenceModel, has_forms_of
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, frozen
@@ -94,7 +94,7 @@ class Target:
     right: frozenset[int] = frozenset()
 
 
-def whole_target(trials: Trials, whole: RunResult | None = None) -> Target:
+def make_full_target(trials: Trials, whole: RunResult | None = None) -> Target:
     """Return the error of the whole model. `whole`: its result, if the candidate does not give the
     same each time."""
     whole = whole or trials.run(trials.full_model)
@@ -116,8 +116,8 @@ def attribute(
     Raises:
         BackendError: the candidate cannot be used.
     """
-    target = target or whole_target(trials)
-    error = error_of(trials.judge, target.values)
+    target = target or make_full_target(trials)
+    error = compute_error(trials.judge, target.values)
     result = result or trials.run(region)
     died = result.failure is not None and result.failure.signature in ENDED
     if (
@@ -130,7 +130,7 @@ def attribute(
     if died or not has_forms_of(trials.model, result.tensors, region.outputs):
         gain = _compute_gain(trials, region, error, target.right)
         return None if gain is None else Attribution(gain, math.inf, gain)
-    patched = error_alone(trials.judge, region, result)
+    patched = compute_error_alone(trials.judge, region, result)
     if patched is None:
         return None
     share = share_of(patched, error)
@@ -164,7 +164,7 @@ def share_of(patched: Array, error: Array) -> float:
     return float(patched @ error) / float(error @ error)
 
 
-def error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None:
+def compute_error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None:
     """Return P: the error at the model's outputs when the region has these outputs.
 
     The reference computes all other nodes.
@@ -175,12 +175,14 @@ def error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None
     if result.failure:
         return None
     try:
-        return error_of(judge, propagate(judge.model, region, result.tensors))
+        return compute_error(judge, propagate(judge.model, region, result.tensors))
     except ModelError:
         return None
 
 
-def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) -> Feeds | None:
+def compute_outputs_with_only(
+    model: ReferenceModel, region: Region, result: RunResult
+) -> Feeds | None:
     """Return the model's values when only this region is the candidate's; None if the reference
     cannot go on."""
     if result.failure or lacks_output(model, region, result):
@@ -257,7 +259,7 @@ def _compute_values_without(
     if len(phases) > MAX_PHASES:
         return None
     for phase in sorted(phases):
-        part = region_of(trials.model, phases[phase])
+        part = find_region_of(trials.model, phases[phase])
         if part is None:
             continue
         outputs: Feeds
@@ -302,14 +304,18 @@ def _compute_error_without(
     """Return the final error when the reference runs the region and the candidate all other
     nodes."""
     values = _compute_values_without(trials, region, right)
-    return None if values is None or isinstance(values, Verdict) else error_of(trials.judge, values)
+    return (
+        None
+        if values is None or isinstance(values, Verdict)
+        else compute_error(trials.judge, values)
+    )
 
 
 def _compute_length(error: Array) -> float:
     return math.sqrt(float(error @ error))
 
 
-def error_of(judge: Judge, values: Feeds) -> Array | None:
+def compute_error(judge: Judge, values: Feeds) -> Array | None:
     """Return the error at all outputs of all samples as one vector, each output in units of its
     scale.
 

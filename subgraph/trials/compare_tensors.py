@@ -18,9 +18,9 @@ from typing import Any
 from subgraph import text
 from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE, STEPS
 from subgraph.comparison.pair import (
-    agreement,
     are_probabilities,
     comparable,
+    compute_agreement,
     compute_relative_error,
 )
 from subgraph.documents import CommandLine, to_json
@@ -62,7 +62,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
-from subgraph.text import clean, count, from_run, list_some
+from subgraph.text import clean, count, describe_run, list_some
 from subgraph.trials import computed_by, pooled_runs
 from subgraph.trials.candidate_runtime import FormsTried
 from subgraph.trials.doubt import (
@@ -74,15 +74,15 @@ from subgraph.trials.doubt import (
     Doubt,
     NodeEvidence,
     Settlement,
-    error_of,
     explain_steps,
     find_doubt,
+    find_relative_error,
     is_beyond_rounding,
     is_beyond_steps,
     settle_quantization,
     settle_rounding,
 )
-from subgraph.trials.judge import Judge, iter_conversions, score_of
+from subgraph.trials.judge import Judge, find_score, iter_conversions
 from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.power import measure_power
@@ -351,7 +351,7 @@ def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
     if comparison.full.precise:
         found = say_precise("the candidate", comparison.full.precise)
         return replace(found, what=f"{found.what}; {tensors}")
-    since = f" {from_run(comparison.whole.from_run)}" if comparison.whole.from_run else ""
+    since = f" {describe_run(comparison.whole.from_run)}" if comparison.whole.from_run else ""
     how = f"{name_failure(comparison.whole.signature, comparison.whole.process)}{since}"
     return ReportedAnswer(Kind.WRONG, f"the model's outputs; {tensors}", how=how)
 
@@ -369,7 +369,9 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
         return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(comparison.whole))
     mute = map(clean, find_mute(comparison.whole.outputs))
     inner = comparison.looked_at.inner or None
-    return ReportedAnswer(Kind.RIGHT, text.agreement(inner, comparison.full.disturbance, mute))
+    return ReportedAnswer(
+        Kind.RIGHT, text.describe_agreement(inner, comparison.full.disturbance, mute)
+    )
 
 
 def _report_refusal(comparison: Comparison) -> ReportedAnswer:
@@ -551,7 +553,7 @@ def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlemen
 def _iter_deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Deviation]:
     """Yield the nodes that agree alone, but not by rounding alone."""
     for i, node in group_values((row.index, row) for row in rows).items():
-        error = max(error_of(row.alone) for row in node)
+        error = max(find_relative_error(row.alone) for row in node)
         if error <= MIN_REL_TOL:
             continue
         region = _make_node_region(trials.model, i, [row.tensor for row in node])
@@ -625,7 +627,7 @@ def _compare_nodes(
         ranking=ranking(model, whole_result),
         forms=trials.runner.forms,
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
-        score=score_of(trials.judge, whole_result, whole),
+        score=find_score(trials.judge, whole_result, whole),
         flaky_outputs=flaky,
         precise=precise,
     )
@@ -905,7 +907,7 @@ def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
     for expected, sample in zip(model.values.records, whole.tensors, strict=False):
         for name in model.outputs:
             if name in sample and name in expected and are_probabilities(expected[name].value()):
-                shares = agreement(expected[name].value(), sample[name].value())
+                shares = compute_agreement(expected[name].value(), sample[name].value())
                 if shares:
                     before = worst.get(name, shares)
                     worst[name] = {k: min(v, before[k]) for k, v in shares.items()}

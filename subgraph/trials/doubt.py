@@ -33,7 +33,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.text import count
 from subgraph.trials.float_forms import IN_FLOAT, is_in_float
 from subgraph.trials.judge import Judge
-from subgraph.trials.pooled_runs import pieces_between_quantizers, run_pieces
+from subgraph.trials.pooled_runs import list_pieces_between_quantizers, run_pieces
 from subgraph.trials.trial import Trials
 from subgraph.types import frozen
 from subgraph.verdict import Judgement, Status, Verdict, is_mute
@@ -245,7 +245,7 @@ def _agrees_despite_jumps(judge: Judge, region: Region, result: RunResult) -> bo
 def _is_within_steps(judge: Judge, region: Region, result: RunResult) -> bool:
     verdict = judge.verdict(region, result)
     if verdict.agrees:  # by its own steps, as it would after many faults
-        is_excused = any(error_of(output) > MIN_STEP for output in verdict.outputs)
+        is_excused = any(find_relative_error(output) > MIN_STEP for output in verdict.outputs)
         return is_excused and quantizes_itself(judge.model.graph)
     unknown = _list_unknown_outputs(verdict)
     are_steps = bool(unknown) and all(j.label == STEPS for j in unknown)
@@ -296,7 +296,7 @@ def find_doubt(
     return None
 
 
-def error_of(judgement: Judgement | None) -> float:
+def find_relative_error(judgement: Judgement | None) -> float:
     """Return the relative error of a judgement; 0 without one."""
     return judgement.errors.get("max_rel", 0.0) if judgement else 0.0
 
@@ -318,7 +318,7 @@ def settle_quantization(trials: Trials) -> Settlement:
     with suppress(SubcutError):
         if is_in_float(trials.judge, trials.run(whole).tensors, trials.model.outputs):
             return Settlement(Decision.PIECES_AGREE, f"though {IN_FLOAT}")
-    regions = pieces_between_quantizers(trials.model)
+    regions = list_pieces_between_quantizers(trials.model)
     verdicts = run_pieces(trials, regions, trials.judge.verdict, lambda verdict: verdict.agrees)
     statuses = [verdict.status if verdict else Status.UNRESOLVED for verdict in verdicts]
     wrong = tuple(
@@ -331,7 +331,9 @@ def settle_quantization(trials: Trials) -> Settlement:
         return UNDOUBTED
     if Status.UNRESOLVED in statuses:
         return Settlement(Decision.PIECES_UNKNOWN, unknown_pieces=statuses.count(Status.UNRESOLVED))
-    amplified = min(max((j.noise or 0.0) * error_of(j) / j.errors["max_abs"] for j in unknown), 1.0)
+    amplified = min(
+        max((j.noise or 0.0) * find_relative_error(j) / j.errors["max_abs"] for j in unknown), 1.0
+    )
     step = f"the model turns one quantization step into {100 * amplified:.0f} % of its output"
     return Settlement(
         Decision.PIECES_AGREE, f"piece by piece; {step}, so two right runtimes may differ as much"

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from subgraph.comparison.metrics import norm
-from subgraph.comparison.pair import differences
+from subgraph.comparison.pair import compute_differences
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import opset_of
 from subgraph.runtime.run_result import Feeds
@@ -86,7 +86,7 @@ def _is_near(expected: Array, values: Array, share: float) -> bool:
     all."""
     if expected.shape != values.shape or expected.dtype.kind not in "fV":
         return np.array_equal(expected, values)
-    off = find_largest(differences(expected, values))
+    off = find_largest(compute_differences(expected, values))
     return off <= share * find_largest(expected.astype(np.float64))
 
 
@@ -98,7 +98,7 @@ def read_outputs(samples: Feeds, names: Collection[str]) -> list[Array]:
 def measure_distance(expected: Array, given: Array) -> float:
     """Return the distance of an output; infinite if the shapes differ."""
     is_alike = expected.shape == given.shape
-    return norm(differences(expected, given).reshape(-1)) if is_alike else math.inf
+    return norm(compute_differences(expected, given).reshape(-1)) if is_alike else math.inf
 
 
 def _run_in_float(model: ReferenceModel) -> Feeds | None:

@@ -40,7 +40,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Records, Value, find_largest
-from subgraph.text import from_run
+from subgraph.text import describe_run
 from subgraph.trials.candidate_model import (
     coarsen_inputs,
     find_code_type,
@@ -171,14 +171,14 @@ class Judge:
         wrong = {(j.name, j.sample) for j in verdict.outputs if j.fails}
         if first.fails and not wrong & right:
             return verdict
-        why = f"{from_run(result.number)}: {verdict.why}"
+        why = f"{describe_run(result.number)}: {verdict.why}"
         return replace(verdict, why=why, from_run=result.number)
 
     def verdict_of_mixed_run(self, result: RunResult) -> Verdict:
         """Return the verdict on outputs of the full model, a part of which the reference
         computed."""
         whole = self.model.whole()
-        with files_unchanged(self, whole, result):
+        with require_files_unchanged(self, whole, result):
             return self.ignore_evidence()._judge(whole, result)
 
     def mask(self, name: str, k: int, given: Records) -> Array | None:
@@ -312,7 +312,7 @@ def can_tell(judge: Judge, region: Region) -> bool:
     return _require_evidence(judge, region, Verdict(Status.AGREE)).agrees
 
 
-def score_of(judge: Judge, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
+def find_score(judge: Judge, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
     """Return the score of the full model; None without a score, or if the candidate returned no
     values for it."""
     if (
@@ -325,7 +325,7 @@ def score_of(judge: Judge, result: RunResult, verdict: Verdict) -> ScoreDocument
 
 
 @contextmanager
-def files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterator[None]:
+def require_files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterator[None]:
     """Verify that the files which are compared in this block are those that subcut wrote.
 
     Raises:
@@ -369,7 +369,7 @@ def iter_conversions(judge: Judge, result: RunResult) -> Iterator[str]:
 
 
 def _judge_pass(judge: Judge, region: Region, result: RunResult) -> Verdict:
-    with files_unchanged(judge, region, result):
+    with require_files_unchanged(judge, region, result):
         return judge._judge(region, result)
 
 

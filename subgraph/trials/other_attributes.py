@@ -15,7 +15,7 @@ from onnx import helper
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
-from subgraph.inspection.summary import attribute_text
+from subgraph.inspection.summary import format_attribute
 from subgraph.iterables import index_by_name
 from subgraph.text import clean
 from subgraph.types import frozen
@@ -63,7 +63,8 @@ class OtherAttribute:
     def says(self) -> str:
         """The change in words: `axis=2 instead of 1`."""
         value, present = (
-            attribute_text(helper.make_attribute(self.name, v)) for v in (self.value, self.present)
+            format_attribute(helper.make_attribute(self.name, v))
+            for v in (self.value, self.present)
         )
         return f"{clean(self.name)}={value} instead of {present}"
 

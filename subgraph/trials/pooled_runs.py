@@ -169,7 +169,7 @@ def _try_pool(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult |
         return [None] * len(regions)
 
 
-def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
+def list_pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     """Return the regions that compute quantizers and model outputs from earlier quantized values.
 
     A region ends with the nodes that dequantize its codes, as runtimes fuse them. Codes that are

@@ -50,7 +50,7 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     returning = outside & find_ancestors(graph, inside)
     values = _send_on(model, outside - returning, outputs)
     for detour in _split_into_parts(graph, returning):
-        piece = region_of(model, detour)
+        piece = find_region_of(model, detour)
         if piece is None or not differ(model, piece.inputs, outputs):
             continue
         left = model.run_on_reference(piece, outputs)
@@ -61,7 +61,7 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     return values
 
 
-def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
+def find_region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
     """Return the region of some nodes.
 
     Returns:
@@ -75,7 +75,7 @@ def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
 
 def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
     """Return all values when the reference runs these nodes on the values that it is fed."""
-    below = region_of(model, nodes)
+    below = find_region_of(model, nodes)
     outputs = model.run_on_reference(below, feeds) if below else [{}] * len(feeds)
     return model.values_with(feeds, outputs)
 
@@ -142,7 +142,7 @@ def _equal(one: Record, other: Record) -> bool:
 MAX_REGIONS = 512
 
 
-def locally_wrong(
+def find_locally_wrong(
     trials: Trials, regions: Sequence[Region], profile: RunResult
 ) -> dict[int, float] | None:
     """Find the regions that are wrong given their actual inputs.

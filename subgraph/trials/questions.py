@@ -41,7 +41,7 @@ from subgraph.storage.store import Store
 from subgraph.text import clean
 from subgraph.trials.candidate_runtime import Form, find_changed_options
 from subgraph.trials.float_forms import IN_FLOAT, is_in_float, measure_distance, read_outputs
-from subgraph.trials.judge import files_unchanged
+from subgraph.trials.judge import require_files_unchanged
 from subgraph.trials.open_trials import with_candidate
 from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
@@ -89,7 +89,7 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
         return ()
     if again.failure:
         return ()
-    with files_unchanged(trials.judge, whole, first, again):
+    with require_files_unchanged(trials.judge, whole, first, again):
         names = first.differing(again)
     if trials.runner.contradicts_itself:
         verdicts = [trials.judge.verdict(whole, one) for one in (first, again)]

@@ -16,10 +16,10 @@ import numpy as np
 from subgraph.comparison.similarity.explanations import (
     Explanation,
     find_explanations,
+    find_matching_tensors,
     join_explanations,
-    matching_tensors,
 )
-from subgraph.comparison.similarity.rearranged import misreadings
+from subgraph.comparison.similarity.rearranged import iter_misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
 from subgraph.iterables import pick
@@ -85,7 +85,7 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
     for name in images[:MAX_INPUTS]:
         if max(_count_elements(r[name]) for r in records) > MAX_INPUT:
             continue
-        per_sample = [dict(misreadings(r[name].array())) for r in records]
+        per_sample = [dict(iter_misreadings(r[name].array())) for r in records]
         for how in per_sample[0]:
             if all(how in misread for misread in per_sample):
                 yield MisreadInput(
@@ -173,7 +173,7 @@ class WrongOutput:
         outputs = {
             misread.text: (misread, value) for misread, value in self._iter_misread_outputs(inputs)
         }
-        found = matching_tensors(
+        found = find_matching_tensors(
             *self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.judge.precision
         )
         return [outputs[e.text][0] for e in found]

@@ -25,16 +25,21 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import count_constant_elements
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_region
-from subgraph.inspection.describe import EnteringTensor, NodeDetails, TensorInfo, node_descriptions
+from subgraph.inspection.describe import (
+    EnteringTensor,
+    NodeDetails,
+    TensorInfo,
+    make_node_describer,
+)
 from subgraph.inspection.drawn_network import (
-    inner_networks,
-    network,
+    format_weight_notes,
+    make_inner_networks,
+    make_network,
     replace_known_dims,
-    short_size,
-    weight_notes,
+    shorten_size,
 )
 from subgraph.inspection.ranges import measure_weight
-from subgraph.inspection.summary import file_summary, weight_summary
+from subgraph.inspection.summary import summarize_file, summarize_weight
 from subgraph.iterables import flatten, ungroup
 from subgraph.origins.source import find_source
 from subgraph.reports.html import plan_curve
@@ -51,9 +56,9 @@ from subgraph.view.output_files import DROPPED, OutputFiles
 from subgraph.view.values import (
     OpenedModel,
     ShownValue,
-    tensor_document,
-    values_of_case,
-    values_of_run,
+    describe_tensor,
+    list_run_values,
+    list_shown_case_values,
 )
 
 # in the output folder, hidden and as long as the session lives: tensors that were looked at
@@ -210,8 +215,8 @@ class ViewSession:
         self.whole = parts(graph)
         self.parts = list(self.whole.all())
         self.sizes = options.sizes(graph)
-        drawn = network(graph, sizes=self.sizes)
-        self.drawer = Drawer(drawn, inner_networks(self.whole), weight_notes(graph))
+        drawn = make_network(graph, sizes=self.sizes)
+        self.drawer = Drawer(drawn, make_inner_networks(self.whole), format_weight_notes(graph))
         self.runs = Runs(partial(find_links, self))
         self._lock = threading.Lock()
         self._values: dict[int, tuple[Path, int]] = {}  # run → its folder, and the node
@@ -238,7 +243,7 @@ class ViewSession:
         return {
             "model": graph.path.name,
             "key": self.opened.key,
-            "file": to_json(file_summary(graph)),
+            "file": to_json(summarize_file(graph)),
             "labels": [clean(part.graph.label(i)) for part, i in rows],
             "ops": [clean(part.graph.ops[i]) for part, i in rows],
             "makes": [[part.prefix + name for name in part.graph.makes[i]] for part, i in rows],
@@ -306,7 +311,7 @@ class ViewSession:
         if not tensor.shape:
             return tensor
         sizes = replace_known_dims(tensor.shape, self.sizes)
-        return replace(tensor, shape=[short_size(n) if isinstance(n, str) else n for n in sizes])
+        return replace(tensor, shape=[shorten_size(n) if isinstance(n, str) else n for n in sizes])
 
     def _place(self, number: int) -> tuple[int, int]:
         """Return the place of the part that holds a node, and the node's index in there.
@@ -332,7 +337,7 @@ class ViewSession:
         region = find_region(graph, [next(ends)] if start else [], [next(ends)] if end else [])
         inputs = region.entering
         outputs = region.outputs
-        drawn = self.drawer.network if part is self.whole else network(graph, part.prefix)
+        drawn = self.drawer.network if part is self.whole else make_network(graph, part.prefix)
         # a cut has them as weights
         constants = drawn.add_constants(region.nodes).difference(region.nodes)
         return {
@@ -346,7 +351,7 @@ class ViewSession:
             "inputs": [part.prefix + name for name in inputs],
             "outputs": [part.prefix + name for name in outputs],
             "parameters": sum(
-                weight_summary(graph, n).parameters
+                summarize_weight(graph, n).parameters
                 for n in region.weights
                 if n in graph.weights or n in graph.sparse
             )
@@ -420,7 +425,7 @@ class ViewSession:
             return folders.make_numbered_folder(self._scratch, "run")
 
     def tensor(self, asked: TensorRequest) -> JsonObject:
-        """Return pictures and statistics of one tensor, as `tensor_document`.
+        """Return pictures and statistics of one tensor, as `describe_tensor`.
 
         Raises:
             UsageError: there is no such run, node, pair or plane.
@@ -434,7 +439,7 @@ class ViewSession:
             raise UsageError(
                 "there are no such values", "choose a node, and Values", code="view.unknown-values"
             )
-        return tensor_document(values, asked.pair, asked.plane)
+        return describe_tensor(values, asked.pair, asked.plane)
 
     def _read_stored(self, asked: TensorRequest) -> list[ShownValue]:
         """Return a node's tensors in the chosen recording, or in the cases of this model."""
@@ -445,7 +450,7 @@ class ViewSession:
         made = _list_outputs(self, asked.node)
         prefix = self.parts[self._place(asked.node)[0]].prefix
         found = (
-            values_of_case(folder, made, self.files.find_name(str(folder)) or folder.name)
+            list_shown_case_values(folder, made, self.files.find_name(str(folder)) or folder.name)
             for folder, of in reversed(self._cases)
             if of == prefix
         )
@@ -594,7 +599,7 @@ def _find_values_in(session: ViewSession, folder: Path, node: int) -> list[Shown
     Raises:
         UsageError: it stored all of a recording, and there is nothing of this node.
     """
-    values = values_of_run(folder, _list_outputs(session, node))
+    values = list_run_values(folder, _list_outputs(session, node))
     if not values and folder in session._recorded.values():
         raise UsageError(
             "the recording holds no output of this node",
@@ -656,7 +661,7 @@ def _describe(
 ) -> Future[tuple[Callable[[int], NodeDetails], Mapping[int, Sequence[str]]]]:
     """Describe nodes in a thread: type inference for 10,000 nodes would delay a click by 0.3 s."""
     pool = ThreadPoolExecutor(1)
-    future = pool.submit(lambda: (node_descriptions(graph), options.known(graph)))
+    future = pool.submit(lambda: (make_node_describer(graph), options.known(graph)))
     pool.shutdown(wait=False)
     return future
 

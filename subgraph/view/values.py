@@ -15,7 +15,7 @@ from dataclasses import field
 from functools import partial
 from pathlib import Path
 
-from subgraph.cases.evidence import case_values
+from subgraph.cases.evidence import list_case_values
 from subgraph.documents import to_json
 from subgraph.drawing import tensor as drawn
 from subgraph.errors import DataError, InputError, ModelError, UsageError
@@ -53,7 +53,7 @@ class ShownValue:
     recorded: bool = False
 
 
-def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
+def list_run_values(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
     """Return the values of tensors that `subcut compare --save` wrote.
 
     Raises:
@@ -69,10 +69,10 @@ def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
     ]
 
 
-def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
+def list_shown_case_values(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
     """Return the values of tensors in a case; [] for a damaged one."""
     try:
-        found = list(flatten(case_values(folder, name) for name in tensors))
+        found = list(flatten(list_case_values(folder, name) for name in tensors))
     except InputError:
         return []
     return [
@@ -83,7 +83,7 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
     ]
 
 
-def tensor_document(values: Sequence[ShownValue], number: int, plane: int | None) -> JsonObject:
+def describe_tensor(values: Sequence[ShownValue], number: int, plane: int | None) -> JsonObject:
     """Return one of the values as plain data, some 600 kB at most.
 
     Args:
@@ -109,9 +109,9 @@ def tensor_document(values: Sequence[ShownValue], number: int, plane: int | None
     if not reference.size:
         reference = reference.reshape(0)
         given = None if given is None else given.reshape(0)
-    planes = drawn.planes(reference.shape)
+    planes = drawn.count_planes(reference.shape)
     large = reference.size > MAX_DRAWN
-    errors = None if given is None or large else drawn.plane_errors(reference, given)
+    errors = None if given is None or large else drawn.compute_plane_errors(reference, given)
     if plane is None:
         plane = errors.index(max(errors)) if errors else 0
     if not 0 <= plane < planes:
@@ -140,12 +140,12 @@ def tensor_document(values: Sequence[ShownValue], number: int, plane: int | None
         "planes": planes,
         "plane": plane,
         "statistics": {
-            "reference": to_json(drawn.statistics(reference)),
-            "given": None if given is None else to_json(drawn.statistics(given)),
+            "reference": to_json(drawn.compute_statistics(reference)),
+            "given": None if given is None else to_json(drawn.compute_statistics(given)),
         },
         "errors": None if errors is None else to_json(errors[:MAX_LISTED]),
         "cells": to_json(drawn.map_cells(reference, given, shown)),
-        "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),
+        "worst": [] if given is None else to_json(drawn.find_worst_elements(reference, given)),
     }
 
 

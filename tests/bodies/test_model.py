@@ -15,9 +15,9 @@ from subgraph.bodies.model import (
     ALL,
     FIRST,
     LAST,
-    bodies_of,
     find_part,
     holds_bodies,
+    iter_body_names,
     iterates,
     parts,
     split,
@@ -93,7 +93,7 @@ def test_name_that_is_not_a_body_is_refused(
 def test_which_nodes_have_something_inside(graph: Graph) -> None:
     assert [holds_bodies(graph, i) for i in range(3)] == [False, True, True]
     assert [iterates(graph, i) for i in range(3)] == [False, True, False]
-    assert [*bodies_of(graph, 2)] == ["if/then_branch", "if/else_branch"]
+    assert [*iter_body_names(graph, 2)] == ["if/then_branch", "if/else_branch"]
 
 
 def test_function_is_named_by_its_call(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_function_is_named_by_its_call(tmp_path: Path) -> None:
     graph = load(tmp_path / "m.onnx")
     name, rest = split(graph, f"{planted.path[0]}/{planted.node}") or pytest.fail("no body")
     assert (name.attribute, name.text, rest) == ("", planted.path[0], planted.node)
-    assert [*bodies_of(graph, name.node)] == [f"{planted.path[0]}/"]
+    assert [*iter_body_names(graph, name.node)] == [f"{planted.path[0]}/"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from subgraph.bodies.truncated import (
     RAN,
     TRIPS,
     make_counting_loop,
-    state_name,
+    make_state_name,
     truncate_loop,
 )
 from subgraph.graph import graph as graphs
@@ -55,7 +55,7 @@ def test_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_pa
     operators = {node.op_type for node in all_nodes(model.graph.node)}
     assert operators <= {node.op_type for node in all_nodes(body.graph.model.graph.node)}
     made = run(model, t3=X)
-    assert [made[name].shape for name in (state_name(0), "t6")] == [(2, 3), (2, 2, 3)]
+    assert [made[name].shape for name in (make_state_name(0), "t6")] == [(2, 3), (2, 2, 3)]
 
 
 def test_loop_counts_its_iterations(tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_loop_counts_its_iterations(tmp_path: Path) -> None:
     made = run(
         make_counting_loop(body, TYPES, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)}
     )
-    assert (int(made[RAN]), made[state_name(0)].shape) == (3, (2, 3))
+    assert (int(made[RAN]), made[make_state_name(0)].shape) == (3, (2, 3))

@@ -24,10 +24,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from subgraph.cases import bundle
-from subgraph.cases.find_case import candidate_of, find_case
+from subgraph.cases.find_case import find_candidate, find_case
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.cases.readme import ENVIRONMENT, README
-from subgraph.demo.files import files
+from subgraph.demo.files import make_files
 from subgraph.errors import SubcutError
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import chain
@@ -46,7 +46,7 @@ TYPED = "typed4567secret"  # as an option of the candidate
 LEAKS = ("alice_w", "s3cr3t", "hushhush77", TYPED, "proj dir")
 # The demo's candidate, which also prints what is private.
 BACKEND = (
-    files()["wrong.py"]
+    make_files()["wrong.py"]
     .decode()
     .replace("import onnx\n", "import onnx\nimport os, sys\n", 1)
     .replace(
@@ -110,7 +110,7 @@ def bisected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home") / "alice_w" / "proj dir"
     folder.mkdir(parents=True)
     for name in ("model.onnx", "input.npy"):
-        (folder / name).write_bytes(files()[name])
+        (folder / name).write_bytes(make_files()[name])
     (folder / "mine.py").write_text(BACKEND, encoding="utf-8")
     spec = f"mine.py:api_key={TYPED}"
     done = subcut(
@@ -640,7 +640,7 @@ def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> Non
     try:
         file.write_text(json.dumps(document))
         found = find_case(asked)
-        candidate_of(found)
+        find_candidate(found)
     except SubcutError as e:
         assert e.what and e.exit_code in (2, 3)
     finally:

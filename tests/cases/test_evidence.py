@@ -13,8 +13,8 @@ from subgraph.storage.tensors import save
 
 def test_folder_per_sample_where_there_are_several() -> None:
     parent = Path("case/candidate")
-    assert evidence.sample_folders(parent, ["cat"]) == [parent]
-    assert evidence.sample_folders(parent, ["cat", "a/b"]) == [parent / "cat", parent / "a_b"]
+    assert evidence.list_sample_folders(parent, ["cat"]) == [parent]
+    assert evidence.list_sample_folders(parent, ["cat", "a/b"]) == [parent / "cat", parent / "a_b"]
 
 
 def test_candidate_tensors_are_named_as_the_outputs_are(tmp_path: Path) -> None:

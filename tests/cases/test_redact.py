@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from subgraph import results
-from subgraph.cases.redact import ALL, LEFT_OUT, REMOVED, Redactor, leaving_keys, this_machine
+from subgraph.cases.redact import ALL, LEFT_OUT, REMOVED, Redactor, list_leaving_keys, make_redactor
 from subgraph.documents import KEY
 
 PRIVATE = Redactor(
@@ -167,7 +167,7 @@ def test_known_fields_of_a_document_leave() -> None:
 
 def test_secret_of_the_environment_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "very-secret-1")
-    assert "very-secret-1" in this_machine().secrets
+    assert "very-secret-1" in make_redactor().secrets
 
 
 # Texts of a key that leaves elsewhere: SPECs, and parts that no document has as they are.
@@ -188,7 +188,7 @@ def _iter_texts(module: str) -> Iterator[tuple[str, str]]:
 
 def test_text_whose_key_leaves_is_declared_so_in_each_document() -> None:
     """A field does not leave because another document has one of its name."""
-    keys = frozenset().union(*leaving_keys().values())
+    keys = frozenset().union(*list_leaving_keys().values())
     texts = chain.from_iterable(map(_iter_texts, results.MODULES))
     assert {field for key, field in texts if key in keys} == UNDECLARED
 

@@ -28,7 +28,7 @@ from tests.helpers.run_command import tree
 
 
 def listing(files: Mapping[str, bytes]) -> dict[str, Checksum]:
-    return {name: zip_archive.checksum_of(data) for name, data in files.items()}
+    return {name: zip_archive.compute_checksum(data) for name, data in files.items()}
 
 
 SAFE = st.text(st.sampled_from("abAB01._-@+ éß漢"), min_size=1, max_size=12).filter(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from subgraph.commands import manage
-from subgraph.demo.files import files
+from subgraph.demo.files import make_files
 from subgraph.errors import OutputError, ResultExists, UsageError
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process, subcut, tree
@@ -23,14 +23,14 @@ FIXED = "            pool.attribute.append("
 
 
 def test_the_files_are_the_same_each_time() -> None:
-    assert files() == files()
-    assert set(files()) == set(manage.ABOUT)
+    assert make_files() == make_files()
+    assert set(make_files()) == set(manage.ABOUT)
 
 
 def test_next_command_is_printed(tmp_path: Path) -> None:
     done = subcut("demo", "d", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
-    assert tree(tmp_path / "d") == files()
+    assert tree(tmp_path / "d") == make_files()
     for words in ("cd d\n", f"  {manage.BISECT}\n", manage.REPORT, *manage.NEXT):
         assert words in done.out
     assert max(map(len, done.out.splitlines())) <= 80
@@ -76,7 +76,7 @@ def test_the_same_command_again_restores_what_is_missing(tmp_path: Path) -> None
     (place / "subcut_out").mkdir()
     (place / "mine.txt").write_text("kept")
     in_process("demo", place)
-    assert tree(place) == files() | {"mine.txt": b"kept"}
+    assert tree(place) == make_files() | {"mine.txt": b"kept"}
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_empty_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "d").mkdir()
     monkeypatch.chdir(tmp_path / "d")
     in_process("demo", ".")
-    assert tree(Path()) == files()
+    assert tree(Path()) == make_files()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

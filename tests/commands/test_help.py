@@ -86,7 +86,7 @@ def test_the_commands_stand_in_groups_with_whole_summaries() -> None:
         assert all(line.endswith(".") for line in lines)
     assert "docs/words.md" in page("") and (ROOT / "docs/words.md").exists()
     for name in NAMES:
-        assert len(pages.paragraphs(_help(name))[0]) <= SUMMARY
+        assert len(pages.split_paragraphs(_help(name))[0]) <= SUMMARY
 
 
 def _help(name: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.commands import Result, command_line, options
+from subgraph.commands import Result, make_command_line, options
 from subgraph.commands.bisect import bisect
 from subgraph.commands.compare import compare
 from subgraph.commands.cut import cut
@@ -98,7 +98,7 @@ def test_option_refuses_what_its_declaration_excludes(given: int | str, code: st
 
 
 def test_options_are_refused_beside_modes_that_exist() -> None:
-    flags = {**options.flags_of(bisect), **options.flags_of(compare)}
+    flags = {**options.list_flags(bisect), **options.list_flags(compare)}
     declared = chain(
         options.list_declared(bisect).values(), options.list_declared(compare).values()
     )
@@ -111,7 +111,9 @@ def test_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         sys, "argv", ["/bin/subcut", "convert", "a b.pb", "--index-url=https://me:pw@host:8/simple"]
     )
-    assert has_line(command_line(), "convert 'a b.pb'", "--index-url=https://****@host:8/simple")
+    assert has_line(
+        make_command_line(), "convert 'a b.pb'", "--index-url=https://****@host:8/simple"
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,10 +236,10 @@ def test_preparation_counts_as_time_of_the_command(
 def test_the_options_of_a_group_are_words_of_a_command_line() -> None:
     group = InputOptions(inputs=["a.npy"], seed=0, shape=["x=1", "y=2"], bgr=True)
     words = ["--seed=0", "--shape=x=1", "--shape=y=2", "--bgr"]
-    assert options.words_of(group, "inputs") == words
+    assert options.list_words(group, "inputs") == words
 
 
 def test_each_setting_of_the_project_file_is_an_option() -> None:
     tables = {"candidates", "known", "model", "tests"}
-    flags = {*options.flags_of(bisect), *options.flags_of(cut)}
+    flags = {*options.list_flags(bisect), *options.list_flags(cut)}
     assert {f"--{key.replace('_', '-')}" for key in KEYS.keys() - tables} <= flags

@@ -13,13 +13,13 @@ from hypothesis import given, settings, strategies as st
 from subgraph.comparison.pair import (
     Pair,
     comparable,
+    compute_differences,
     compute_relative_error,
+    compute_relative_l2,
     compute_scaled_differences,
     count_infinite_only,
     count_nan_only,
-    differences,
     find_worst,
-    relative_l2,
 )
 from subgraph.errors import UnknownName
 from subgraph.verdict import Worst
@@ -210,9 +210,9 @@ def test_only_tensors_of_one_shape_and_type_are_comparable() -> None:
 def test_differences_are_zero_where_both_are_the_same_mask() -> None:
     a = np.array([NAN, INF, 1, NAN, 2], np.float16)
     b = np.array([NAN, INF, 3, 0, -INF])
-    assert np.array_equal(differences(a, b), [0, 0, 2, NAN, -INF], equal_nan=True)
+    assert np.array_equal(compute_differences(a, b), [0, 0, 2, NAN, -INF], equal_nan=True)
     assert np.array_equal(
-        differences(np.array([[1, 2], [3, 4]]), np.array([1, 2])), [[0, 0], [-2, -2]]
+        compute_differences(np.array([[1, 2], [3, 4]]), np.array([1, 2])), [[0, 0], [-2, -2]]
     )
 
 
@@ -228,7 +228,7 @@ def test_scaled_differences_are_clipped() -> None:
 
 def test_relative_l2_needs_equal_shapes_and_masks() -> None:
     a = np.array([3, 4, NAN])
-    assert relative_l2(a, np.array([3, 9, NAN], np.float32)) == 1.0
+    assert compute_relative_l2(a, np.array([3, 9, NAN], np.float32)) == 1.0
     for other in (a[:2], np.array([3, 4, 5]), np.array(["3", "4", "5"])):
-        assert relative_l2(a, other) == INF
-    assert relative_l2(np.zeros(3), np.zeros(3)) == INF
+        assert compute_relative_l2(a, other) == INF
+    assert compute_relative_l2(np.zeros(3), np.zeros(3)) == INF

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from subgraph.comparison.pair import agreement
+from subgraph.comparison.pair import compute_agreement
 from tests.helpers.examples import examples
 
 LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
@@ -20,7 +20,7 @@ SCORES = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def agree(reference: Any, candidate: Any, dtype: Any = np.float32) -> dict[str, float] | None:
-    return agreement(np.array(reference, dtype), np.array(candidate, dtype))
+    return compute_agreement(np.array(reference, dtype), np.array(candidate, dtype))
 
 
 @LAW
@@ -67,7 +67,7 @@ def test_constant_candidate_earns_nothing() -> None:
 @pytest.mark.parametrize("shape", [(1, 7), (1, 7, 1, 1), (1, 7, 1)])
 def test_tensors_that_look_like_classes(dtype: Any, shape: tuple[int, ...]) -> None:
     scores = np.array(SCORES, dtype).reshape(shape)
-    assert agreement(scores, scores) == {"top1": 1.0, "top5": 1.0}
+    assert compute_agreement(scores, scores) == {"top1": 1.0, "top5": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_tensors_that_look_like_classes(dtype: Any, shape: tuple[int, ...]) -> N
     ],
 )
 def test_tensors_that_do_not(value: Any) -> None:
-    assert agreement(value, value) is None
+    assert compute_agreement(value, value) is None
 
 
 def test_the_candidate_must_look_alike() -> None:
     one = np.zeros((1, 7))
     for other in (np.zeros((1, 8)), np.zeros((7, 1)), np.zeros((1, 7), int), None, [one]):
-        assert agreement(one, other) is None
+        assert compute_agreement(one, other) is None
 
 
 def test_nan_and_infinities() -> None:

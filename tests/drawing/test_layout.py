@@ -13,7 +13,7 @@ from collections import Counter
 
 from hypothesis import given, settings, strategies as st
 
-from subgraph.drawing.groups import MAX_FLAT, Tree, topological
+from subgraph.drawing.groups import MAX_FLAT, Tree, sort_topologically
 from subgraph.drawing.layered import Edge, Item, place_in_layers
 from subgraph.drawing.layout import Box, Drawer, Layout
 from subgraph.drawing.network import Network
@@ -173,7 +173,7 @@ def test_opening_one_group_costs_little_of_opening_all() -> None:
 
 
 def test_groups_that_depend_on_each_other_are_ordered_by_their_first_node() -> None:
-    assert topological([0, 1, 2], [(0, 1), (1, 0), (1, 2)], {0: 5, 1: 3, 2: 9}) == [1, 0, 2]
+    assert sort_topologically([0, 1, 2], [(0, 1), (1, 0), (1, 2)], {0: 5, 1: 3, 2: 9}) == [1, 0, 2]
 
 
 def test_tensor_with_many_readers_is_named_at_those_far_below() -> None:

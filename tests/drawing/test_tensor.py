@@ -25,9 +25,9 @@ RNG = np.random.default_rng(0)
 def test_every_shape_and_type(shape: tuple[int, ...], dtype: type) -> None:
     a: np.ndarray = (RNG.standard_normal(shape) * 10).astype(dtype)
     b = np.asarray(a, copy=True)
-    assert tensor.worst_elements(a, b) == []
-    assert not any(tensor.plane_errors(a, b))
-    assert tensor.statistics(a).nans == 0
+    assert tensor.find_worst_elements(a, b) == []
+    assert not any(tensor.compute_plane_errors(a, b))
+    assert tensor.compute_statistics(a).nans == 0
 
 
 def test_difference_is_marked_at_its_place() -> None:
@@ -36,8 +36,8 @@ def test_difference_is_marked_at_its_place() -> None:
     a = np.zeros((2, 3, 10, 10), np.float32)
     b = a.copy()
     b[1, 2, 4, 5], b[0, 1, 0, 0] = -3, 1
-    assert tensor.plane_errors(a, b) == [0, 1, 0, 0, 0, 3]
-    assert [(w.index, w.reference, w.given, w.error) for w in tensor.worst_elements(a, b)] == [
+    assert tensor.compute_plane_errors(a, b) == [0, 1, 0, 0, 0, 3]
+    assert [(w.index, w.reference, w.given, w.error) for w in tensor.find_worst_elements(a, b)] == [
         ((1, 2, 4, 5), 0.0, -3.0, 3.0),
         ((0, 1, 0, 0), 0.0, 1.0, -1.0),
     ]
@@ -61,7 +61,7 @@ def test_equal_values_are_drawn_alike_and_any_difference_is_seen() -> None:
     assert {
         (int(i), int(j)) for i, j in np.argwhere(difference)
     } == different and cells.scale == 9 * abs(a).max()
-    assert tensor.plane_errors(a, b) == [0.0, cells.far]
+    assert tensor.compute_plane_errors(a, b) == [0.0, cells.far]
 
 
 def test_difference_below_the_least_float32_is_one() -> None:
@@ -78,12 +78,12 @@ def test_non_finite_value_is_the_worst() -> None:
     a = np.ones((4, 4), np.float32)
     b = a.copy()
     b[1, 1], b[2, 2], a[3, 3], b[3, 3] = np.nan, np.inf, np.nan, np.nan
-    worst = tensor.worst_elements(a, b)
+    worst = tensor.find_worst_elements(a, b)
     # both NaN is not a difference
     assert [(w.index, str(w.given)) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")]
-    found = tensor.statistics(b)
+    found = tensor.compute_statistics(b)
     assert (found.nans, found.infs, found.least, found.most) == (2, 1, 1.0, 1.0)
-    none = tensor.statistics(np.full(3, np.nan, np.float32))
+    none = tensor.compute_statistics(np.full(3, np.nan, np.float32))
     assert (none.least, none.mean, none.zeros) == (None, None, 0.0)
 
 
@@ -95,4 +95,4 @@ def test_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
     given = np.frombuffer(base64.b64decode(cells.given or ""), "<f4")
     assert (len(given), cells.rows, int(np.count_nonzero(given))) == (112 * 112, 112, 1)
     noise = RNG.standard_normal(a.shape).astype(np.float32)
-    assert not math.isnan(tensor.statistics(noise).mean or 0)
+    assert not math.isnan(tensor.compute_statistics(noise).mean or 0)

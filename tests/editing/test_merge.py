@@ -14,7 +14,7 @@ import pytest
 
 from fixtures import graphs
 from fixtures.graphs import CASES, CutCase
-from subgraph.editing.effect import edge_values, effect
+from subgraph.editing.effect import compute_edge_values, measure_effect
 from subgraph.editing.merge import bypass, merge, remove_tail
 from subgraph.errors import ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
@@ -104,7 +104,7 @@ def test_tail_that_is_dropped_is_put_back(
 ) -> None:
     graph = load(case.build(tmp_path))
     try:
-        captured = edge_values(graph, case.end, Feeding(), reference, tmp_path / "values")
+        captured = compute_edge_values(graph, case.end, Feeding(), reference, tmp_path / "values")
         draft, tail = remove_tail(graph, case.end, captured)
     except NoRegion:
         pytest.skip("the whole model is the tail")
@@ -118,7 +118,9 @@ def test_tail_that_is_dropped_is_put_back(
     merge(head, load(tmp_path / "tail.onnx")).save(tmp_path / "whole.onnx")
     whole = load(tmp_path / "whole.onnx")
     assert whole.outputs == graph.outputs and list(whole.inputs) == list(graph.inputs)
-    assert {row.status for row in effect(graph, whole.path, Feeding(), reference)} <= {"same"}
+    assert {row.status for row in measure_effect(graph, whole.path, Feeding(), reference)} <= {
+        "same"
+    }
     assert [e.key for e in whole.model.metadata_props] == [
         e.key for e in graph.model.metadata_props
     ]

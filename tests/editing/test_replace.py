@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from fixtures import graphs
 from fixtures.graphs import CASES, CutCase
 from subgraph.editing.draft import Draft
-from subgraph.editing.effect import compute_values, effect, frozen_as_before
+from subgraph.editing.effect import compute_values, list_unfrozen_constants, measure_effect
 from subgraph.editing.replace import replace
 from subgraph.errors import DataError, ModelError, SubcutError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
@@ -97,7 +97,9 @@ def test_cut_that_is_put_back_changes_nothing(
             t.name for t in before.graph.initializer
         }
         if case.runs and not case.options:
-            assert {row.status for row in effect(graph, path, Feeding(), reference)} <= {"same"}
+            assert {row.status for row in measure_effect(graph, path, Feeding(), reference)} <= {
+                "same"
+            }
 
 
 def nodes_of(model: onnx.ModelProto) -> list[str]:
@@ -120,7 +122,9 @@ def test_light_networks_are_the_same_again(name: str, tmp_path: Path, reference:
         path = put_back(graph, region, tmp_path / str(k))
         assert nodes_of(onnx.load(path)) == nodes_of(onnx.load(graph.path))
         if k == 0:
-            assert {row.status for row in effect(graph, path, Feeding(), reference)} == {"same"}
+            assert {row.status for row in measure_effect(graph, path, Feeding(), reference)} == {
+                "same"
+            }
 
 
 def save(model: onnx.ModelProto, path: Path) -> Graph:
@@ -168,7 +172,7 @@ def test_edited_piece_takes_the_place_and_names_are_unique(
     assert set(new.weights) == {"W0", "W0_2", "W2"} and draft.remarks == [
         "1 name: W0 taken already, so numbered"
     ]
-    (row,) = effect(model, tmp_path / "new.onnx", Feeding(), reference)
+    (row,) = measure_effect(model, tmp_path / "new.onnx", Feeding(), reference)
     assert row.status == "changed" and row.max_rel and row.max_rel > 0.01
     onnx.checker.check_model(str(tmp_path / "new.onnx"), full_check=True)
 
@@ -247,7 +251,7 @@ def test_frozen_shapes_are_computed_again_unless_they_were_edited(
     values = compute_values(graph, boundary, Feeding(), reference, folder)
     cut_region(graph, region, values.records, folder).save(tmp_path / "piece.onnx")
     other = load(tmp_path / "piece.onnx")
-    computed = frozen_as_before(graph, region, other, Feeding(), reference)
+    computed = list_unfrozen_constants(graph, region, other, Feeding(), reference)
     assert tuple(computed) == region.shapes
     replace(graph, region, other, computed=computed).save(tmp_path / "new.onnx")
     assert [n.name for n in load(tmp_path / "new.onnx").nodes] == [n.name for n in graph.nodes]
@@ -255,7 +259,9 @@ def test_frozen_shapes_are_computed_again_unless_they_were_edited(
     for tensor in edited.graph.initializer:
         if tensor.name in region.shapes:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + 1, tensor.name))
-    found = frozen_as_before(graph, region, save(edited, tmp_path / "e.onnx"), Feeding(), reference)
+    found = list_unfrozen_constants(
+        graph, region, save(edited, tmp_path / "e.onnx"), Feeding(), reference
+    )
     assert found == []
 
 

@@ -93,8 +93,8 @@ def test_missing_tool_is_an_error_before_anything_is_fetched(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with raises(BackendError, "backend.no-device", "aarch64", "qemu-user-static"):
         install(parse("mnn:arch=aarch64"))
-    monkeypatch.setattr(emulated, "qemu", lambda _: "/usr/bin/qemu-aarch64")
-    assert has_line(emulated.missing("aarch64"), "aarch64")
+    monkeypatch.setattr(emulated, "find_qemu", lambda _: "/usr/bin/qemu-aarch64")
+    assert has_line(emulated.describe_missing("aarch64"), "aarch64")
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_distribution_without_its_packages_is_a_clear_error(
     with raises(BackendError, "environment.no-packages", "arm64") as error:
         make(Installation(("tiny",), processor="aarch64"))
     assert "sources.list" in error.value.hint
-    assert not emulated.system("aarch64").exists(), "the next try begins anew"
+    assert not emulated.find_system("aarch64").exists(), "the next try begins anew"
     apt = tmp_path / "bin" / "apt-get"
     apt.write_text("#!/bin/sh\necho 'E: Unable to locate package python3-minimal' >&2\nexit 100\n")
     with raises(BackendError, "environment.install-failed", "Unable to locate") as error:
@@ -146,7 +146,7 @@ def test_older_emulator_is_named_where_a_kernel_crashes_in_it(stand_ins: Path) -
 def test_kernels_of_arm_agree_with_those_of_this_machine(
     spec: str, digits: int, tmp_path: Path
 ) -> None:
-    if lacks := emulated.missing("aarch64"):
+    if lacks := emulated.describe_missing("aarch64"):
         pytest.skip(f"{lacks}; .ci/run installs it")
     subcut("demo", "demo", "-q", cwd=tmp_path)
     done = subcut(

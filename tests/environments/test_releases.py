@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.toy_releases import wheel
 from subgraph.environments import releases
-from subgraph.environments.installation import Installation, every, make, requirements
+from subgraph.environments.installation import Installation, list_environments, make, requirements
 from subgraph.errors import BackendError, UnknownName, UsageError
 from subgraph.runtime.candidate import parse
 from subgraph.storage.tensors import np_dtype
@@ -34,23 +34,23 @@ def test_each_backend_with_releases_names_its_package() -> None:
 
 
 def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
-    assert releases.release("ort", "1.18.1").requirements == ("onnxruntime==1.18.1", "numpy<2")
-    assert releases.release("ort", "1.19.0").requirements == ("onnxruntime==1.19.0", "numpy")
-    assert releases.release("ort", "1.100.0").requirements[1] == "numpy"
-    command = " ".join(releases.release("ort", "1.19.0").commands(Path("x"))[1])
+    assert releases.make_release("ort", "1.18.1").requirements == ("onnxruntime==1.18.1", "numpy<2")
+    assert releases.make_release("ort", "1.19.0").requirements == ("onnxruntime==1.19.0", "numpy")
+    assert releases.make_release("ort", "1.100.0").requirements[1] == "numpy"
+    command = " ".join(releases.make_release("ort", "1.19.0").commands(Path("x"))[1])
     # an old one without a wheel would be built for minutes
     assert has_line(command, "--no-deps", "--only-binary")
 
 
 def test_dependencies_of_a_release_are_of_its_day() -> None:
-    assert releases.release("ncnn", "1.0.20250503").requirements == (
+    assert releases.make_release("ncnn", "1.0.20250503").requirements == (
         "ncnn==1.0.20250503",
         "numpy",
         "pnnx<=20250503",
     )
-    assert releases.release("ncnn", "").requirements == ("ncnn", "numpy", "pnnx")
+    assert releases.make_release("ncnn", "").requirements == ("ncnn", "numpy", "pnnx")
     # apart, though none is named
-    assert parse("ncnn:package=ncnn").installation == releases.release("ncnn", "")
+    assert parse("ncnn:package=ncnn").installation == releases.make_release("ncnn", "")
 
 
 def test_release_is_part_of_a_spec() -> None:
@@ -91,7 +91,7 @@ def test_releases_of_a_folder_are_listed_installed_and_removed(
     assert releases.find_installed(str(backend)) == []
     python = make(Installation(("toyruntime==1.9",), sources, alone=True))
     assert releases.find_installed(str(backend)) == ["1.9"]
-    assert [requirements(folder) for folder in every()] == [["toyruntime==1.9"]]
+    assert [requirements(folder) for folder in list_environments()] == [["toyruntime==1.9"]]
     assert python.exists()
 
 

@@ -403,20 +403,22 @@ def test_ranges_are_those_of_the_values(tmp_path: Path) -> None:
     "kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, np.int64, np.float64]
 )
 def test_every_type_has_a_range(kind: Any) -> None:
-    r = ranges.range_of(np.array([[-2, 0], [1, 3]]).astype(kind))
+    r = ranges.compute_range(np.array([[-2, 0], [1, 3]]).astype(kind))
     assert (r.low, r.high, r.zeros, r.elements, r.summary().mean) == (-2, 3, 1, 4, 0.5)
 
 
 def test_corner_cases_of_ranges() -> None:
-    assert ranges.range_of(np.zeros((0, 3), np.float32)) == Range()
+    assert ranges.compute_range(np.zeros((0, 3), np.float32)) == Range()
     assert Range().summary().mean is None
-    assert ranges.range_of(np.array([3 + 4j])).high == 5
-    assert ranges.range_of(np.array([np.nan], np.float16)).summary().min is None
-    assert str(ranges.range_of(np.array([-0.0])).low) == "0.0"
-    assert ranges.range_of(np.array([1e308, 1e308])).summary().mean is None  # the sum overflows
+    assert ranges.compute_range(np.array([3 + 4j])).high == 5
+    assert ranges.compute_range(np.array([np.nan], np.float16)).summary().min is None
+    assert str(ranges.compute_range(np.array([-0.0])).low) == "0.0"
+    assert (
+        ranges.compute_range(np.array([1e308, 1e308])).summary().mean is None
+    )  # the sum overflows
     big = np.arange(ranges.PIECE_ELEMENTS + 7, dtype=np.int64)
-    assert ranges.range_of(big) == Range(big.size, 0, big.size - 1, float(big.sum()), 0, 0, 1)
-    assert ranges.range_of(np.asfortranarray(np.eye(5))).zeros == 20
+    assert ranges.compute_range(big) == Range(big.size, 0, big.size - 1, float(big.sum()), 0, 0, 1)
+    assert ranges.compute_range(np.asfortranarray(np.eye(5))).zeros == 20
 
 
 def test_samples_are_taken_together(tmp_path: Path) -> None:
@@ -708,7 +710,7 @@ def test_attributes_are_short() -> None:
         big=numpy_helper.from_array(np.zeros((8, 8))),
         g=helper.make_graph([], "g", [], []),
     )
-    text = {a.name: summary.attribute_text(a) for a in node.attribute}
+    text = {a.name: summary.format_attribute(a) for a in node.attribute}
     assert text["ints"] == "[0, 1, 2, 3, 4, 5, 6, 7, … 100 in all]"
     assert len(text["text"]) == 60
     assert (text["f"], text["floats"], text["words"]) == ("0.1", "[0.5]", "['p', 'q']")
@@ -876,22 +878,22 @@ def test_importing_the_command_is_light() -> None:
 
 def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
     graph = load(write(tmp_path, ONE + "{ y = Relu(x) }"))
-    assert describe.model_document(graph, Feeding()).schema == "subcut.inspect/1"
-    assert describe.nodes_document(graph, "y", None).nodes[0].op == "Relu"
-    assert describe.region_document(graph, ["y"], ["y"], None).parameters == 0
+    assert describe.describe_model(graph, Feeding()).schema == "subcut.inspect/1"
+    assert describe.describe_nodes(graph, "y", None).nodes[0].op == "Relu"
+    assert describe.describe_region(graph, ["y"], ["y"], None).parameters == 0
 
 
 def test_glob_lists_all_nodes_that_it_matches(tmp_path: Path) -> None:
     path = chain(tmp_path / "m.onnx", ["a/1", "a/2", "a/3", "a/4", "b[1]"])
     graph = load(path)
-    assert [n.name for n in describe.nodes_document(graph, "a/*", None).nodes] == [
+    assert [n.name for n in describe.describe_nodes(graph, "a/*", None).nodes] == [
         "a/1",
         "a/2",
         "a/3",
         "a/4",
     ]
     # a name comes first
-    assert [n.name for n in describe.nodes_document(graph, "b[1]", None).nodes] == ["b[1]"]
+    assert [n.name for n in describe.describe_nodes(graph, "b[1]", None).nodes] == ["b[1]"]
     said = in_process("inspect", path, "a/*", "--no-run").text.splitlines()
     assert said[1] == "a/*  4 nodes" and [line.split()[0] for line in said[3:]] == [
         "a/1",
@@ -900,4 +902,4 @@ def test_glob_lists_all_nodes_that_it_matches(tmp_path: Path) -> None:
         "a/4",
     ]
     with raises(UnknownName, "node.unknown", "c*"):
-        describe.nodes_document(graph, "c*", None)
+        describe.describe_nodes(graph, "c*", None)

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 from subgraph.graph.graph import Graph, load
 from subgraph.inspection.drawn_network import (
     UNKNOWN,
-    network,
-    short_size,
-    type_text,
-    weight_notes,
+    format_type,
+    format_weight_notes,
+    make_network,
+    shorten_size,
 )
 
 
@@ -36,7 +36,7 @@ def test_types_and_the_scopes_of_the_exporter_are_read(tmp_path: Path) -> None:
         value_info=[helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "unk__475", None])],
     )
     onnx.save(helper.make_model(graph), str(tmp_path / "m.onnx"))
-    drawn = network(load(tmp_path / "m.onnx"))
+    drawn = make_network(load(tmp_path / "m.onnx"))
     assert drawn.types == {"x": "float32 batch×3", "y": "float32 1×?×?", "z": "float32 scalar"}
     assert drawn.scopes == [("layer1", "0"), ()]
 
@@ -45,8 +45,8 @@ def test_size_that_is_computed_is_a_question_mark() -> None:
     """`floor(floor(width/2 - 1/2)/2 - 1/2) + 1` tells nobody anything in a box; a name does."""
     dims: list[str | int | None] = ["batch", 3, "floor(width/2 - 1/2) + 1", "unk__475", None]
     proto = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, dims)
-    assert type_text(proto, {}) == "float32 batch×3×?×?×?"
-    assert type_text(proto, {"batch": 2, "width": 320}) == "float32 2×3×160×?×?"
+    assert format_type(proto, {}) == "float32 batch×3×?×?×?"
+    assert format_type(proto, {"batch": 2, "width": 320}) == "float32 2×3×160×?×?"
 
 
 LAYERS = ("floor(({})/2 - 1/2) + 1", "floor(({} - 1)/2) + 1", "ceiling(({})/2)", "{} + 2 - 2")
@@ -58,7 +58,7 @@ def test_each_halving_of_a_size_is_counted(layers: list[str]) -> None:
     for layer in layers:
         size = layer.format(size)
     halvings = sum("/2" in layer for layer in layers)
-    assert short_size(size) == (f"height/{2**halvings}" if halvings else "height")
+    assert shorten_size(size) == (f"height/{2**halvings}" if halvings else "height")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_each_halving_of_a_size_is_counted(layers: list[str]) -> None:
     ],
 )
 def test_long_text_ends_in_an_ellipsis(size: str, short: str) -> None:
-    assert short_size(size) == short
+    assert shorten_size(size) == short
 
 
 def model(path: Path, *values: object) -> Graph:
@@ -102,7 +102,7 @@ def test_notes_on_weights_are_shapes_and_values_of_one_element(tmp_path: Path) -
         np.array(["word"], object),
     )
     notes = {0: "1.41421", 1: "7", 2: "True", 3: "⟨2⟩"}
-    assert weight_notes(model(tmp_path / "m.onnx", *values)) == notes
+    assert format_weight_notes(model(tmp_path / "m.onnx", *values)) == notes
     constant = helper.make_node("Constant", [], ["c"], value_float=0.5)
     held = helper.make_node(
         "Constant", [], ["d"], value=numpy_helper.from_array(np.array(0.25, np.float32))
@@ -113,4 +113,4 @@ def test_notes_on_weights_are_shapes_and_values_of_one_element(tmp_path: Path) -
         helper.make_model(helper.make_graph([constant, held, read], "g", [info], [])),
         tmp_path / "c.onnx",
     )
-    assert weight_notes(load(tmp_path / "c.onnx"))[2].startswith("0.25")
+    assert format_weight_notes(load(tmp_path / "c.onnx"))[2].startswith("0.25")

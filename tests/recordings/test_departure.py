@@ -235,14 +235,18 @@ def test_labels_and_precisions_of_each(
 
 def test_folder_of_that_very_name_is_no_label(tmp_path: Path) -> None:
     from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
-    from subgraph.commands.recorded import recording_options
+    from subgraph.commands.recorded import read_recording_options
 
     (tmp_path / "a=b").mkdir()
     words = [str(tmp_path / "a=b"), "c:fp16=d=e"]
-    options = recording_options(RecordedOptions(recorded=words), RuntimeOptions(), InputOptions())
+    options = read_recording_options(
+        RecordedOptions(recorded=words), RuntimeOptions(), InputOptions()
+    )
     assert options.folders == (
         RecordedFolder(tmp_path / "a=b"),
         RecordedFolder(Path("d=e"), "c", "fp16"),
     )
     with pytest.raises(UsageError):
-        recording_options(RecordedOptions(recorded=["a:fp8=b"]), RuntimeOptions(), InputOptions())
+        read_recording_options(
+            RecordedOptions(recorded=["a:fp8=b"]), RuntimeOptions(), InputOptions()
+        )

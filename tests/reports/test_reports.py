@@ -43,7 +43,7 @@ from subgraph.reports.text import first_lines
 from subgraph.results import parse, type_of
 from subgraph.results.bisect import BisectDocument
 from subgraph.system import quote
-from subgraph.text import FORMULA, prediction
+from subgraph.text import FORMULA, describe_prediction
 from tests.helpers.documents import problem
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
@@ -197,7 +197,7 @@ def test_error_that_adds_up_in_a_quantized_model_leads_to_a_plan(more: str, plan
 
 def test_options_without_a_plan_are_those_that_plan_does_not_have() -> None:
     searching, planning = (
-        options.flags_of(getattr(load_module(name), name)).keys() for name in ("bisect", "plan")
+        options.list_flags(getattr(load_module(name), name)).keys() for name in ("bisect", "plan")
     )
     assert searching - planning == OF_SEARCH
 
@@ -628,8 +628,8 @@ def test_nan_comes_before_a_relative_error() -> None:
 
 
 def test_prediction_is_called_unchanged_or_changed() -> None:
-    assert prediction(1.0, 1.0) == "prediction unchanged"
-    assert prediction(0.5, 1.0).startswith("prediction changed: ")
+    assert describe_prediction(1.0, 1.0) == "prediction unchanged"
+    assert describe_prediction(0.5, 1.0).startswith("prediction changed: ")
 
 
 def inner(label: str, says: str, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.demo.files import files
+from subgraph.demo.files import make_files
 from subgraph.results import brief
 from tests.helpers import fake_candidate
 from tests.helpers.chain_models import chain
@@ -41,7 +41,7 @@ def chained(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Path:
-    for name, content in files().items():
+    for name, content in make_files().items():
         (tmp_path / name).write_bytes(content)
     return tmp_path
 

@@ -153,6 +153,6 @@ def test_renderer_in_software_computes(worker: Worker, tmp_path: Path) -> None:
 def test_pnnx_of_another_processor_is_run_by_its_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert emulated.make_prefix(Path("/usr/bin/python3.11")) == []
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(emulated, "qemu", lambda processor: f"/usr/bin/qemu-{processor}")
+    monkeypatch.setattr(emulated, "find_qemu", lambda processor: f"/usr/bin/qemu-{processor}")
     found = emulated.make_prefix(Path("/env/bin") / emulated.STARTED)
     assert found[:2] == ["/usr/bin/qemu-aarch64", "-L"] and found[2].endswith("aarch64")

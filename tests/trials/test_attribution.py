@@ -28,9 +28,9 @@ from subgraph.trials.attribution import (
     MIN_CULPRIT_SHARE,
     Attribution,
     attribute,
-    error_alone,
-    error_of,
-    whole_target,
+    compute_error,
+    compute_error_alone,
+    make_full_target,
 )
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -291,14 +291,14 @@ def test_of_a_piece_that_died_nothing_is_sent_on(ask: Ask) -> None:
     region = region_of(trials.model.graph, "b")
     trials.model.capture(region)
     died = RunResult(failure=Verdict(Status.FAIL, Signature.CRASH, "it died"))
-    assert error_alone(trials.judge, region, died) is None
+    assert compute_error_alone(trials.judge, region, died) is None
 
 
 def test_a_sequence_in_the_place_of_an_array_has_no_error(ask: Ask, tmp_path: Path) -> None:
     trials = ask(TWO)
-    right = whole_target(trials).values
-    assert error_of(trials.judge, right) is not None
+    right = make_full_target(trials).values
+    assert compute_error(trials.judge, right) is not None
     listed = tensors.save(
         "z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed"
     ).rebase(str(tmp_path))
-    assert error_of(trials.judge, [{**sample, "z": listed} for sample in right]) is None
+    assert compute_error(trials.judge, [{**sample, "z": listed} for sample in right]) is None

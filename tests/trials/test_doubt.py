@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.agreement import Search, disagreement
+from subgraph.agreement import Search, find_disagreement
 from subgraph.precision import Precision
 from subgraph.project import Project
 from subgraph.questions.sweep.expected import ExpectedOutputs, open_runtime
@@ -150,7 +150,7 @@ def test_pytest_follows_the_policy(op: str, is_right: bool, tmp_path: Path) -> N
     search = Search(tmp_path / "out", "10m", "")
     spec = spec_of(tmp_path, op)
     inputs = tmp_path / "x.npy"
-    found = disagreement(Project(), str(tmp_path / "m.onnx"), spec, inputs, search, trust=True)
+    found = find_disagreement(Project(), str(tmp_path / "m.onnx"), spec, inputs, search, trust=True)
     assert (found is None) is is_right
 
 

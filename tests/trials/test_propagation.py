@@ -16,7 +16,7 @@ import pytest
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load
-from subgraph.trials.propagation import locally_wrong, propagate
+from subgraph.trials.propagation import find_locally_wrong, propagate
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
 from tests.helpers.open_trials import faulty_trials, region_of
@@ -71,7 +71,9 @@ def local(trials: Trials) -> dict[str, float] | None:
     """The nodes that are wrong given their actual inputs in the candidate's whole run, with their
     errors."""
     profile = trials.run(trials.model.whole(trials.model.tensors()))
-    found = locally_wrong(trials, [region_of(trials.model.graph, name) for name in "abcd"], profile)
+    found = find_locally_wrong(
+        trials, [region_of(trials.model.graph, name) for name in "abcd"], profile
+    )
     return None if found is None else {"abcd"[k]: round(error, 3) for k, error in found.items()}
 
 

@@ -138,14 +138,14 @@ def test_untrusted_project_file_runs_nothing(
     """As the page's choice is made: by `subcut view`'s own reading of the project file."""
     from subgraph import project
     from subgraph.commands.options import InputOptions
-    from subgraph.commands.view import RunOptions, view_options
+    from subgraph.commands.view import RunOptions, make_view_options
     from subgraph.view.page_session import StartRequest, ViewSession
     from subgraph.view.values import open_model
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     Path("subcut.toml").write_text(setting, encoding="utf-8")
-    options = view_options(project.load(), RunOptions(), InputOptions(), None, None)
+    options = make_view_options(project.load(), RunOptions(), InputOptions(), None, None)
     session = ViewSession(open_model(chain(Path("m.onnx"), ["a", "b", "c"])), "m.onnx", options)
     (first, *_) = options.candidates
     assert first in ("npu", "cmd:touch pwned")

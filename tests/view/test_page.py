@@ -24,7 +24,7 @@ import PIL.Image
 import pytest
 
 from fixtures import bodies, bodies_wrong, device
-from subgraph.drawing.svg import number
+from subgraph.drawing.svg import format_number
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import in_process, start
@@ -429,9 +429,9 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     assert tab.texts("stem/relu") == ["Relu", "relu", "0"]
     numbers = "async () => (await import('/drawing.js')).number"
     for value in (0.5, 0.35, 1.25e-07, 0.000131, 120.0, 0.0, 3.0):
-        assert tab.page.evaluate(f"async v => ({numbers})().then(f => f(v))", value) == number(
-            value
-        ), "as in the report"
+        assert tab.page.evaluate(
+            f"async v => ({numbers})().then(f => f(v))", value
+        ) == format_number(value), "as in the report"
     tab.page.click("text=Worst: block1/conv2:0 0.44")
     tab.page.wait_for_selector("#values canvas.map >> nth=2")
     assert tab.text("#node-panel h2") == "block1/conv2" and "wrong.py" in tab.text("#values")

@@ -29,9 +29,9 @@ from subgraph.commands.view import (
     RunOptions,
     find_known,
     find_model,
+    make_view_options,
     offer_candidate,
     open_page,
-    view_options,
 )
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
@@ -174,7 +174,7 @@ def test_node_is_described_where_the_projects_candidate_cannot_be_read(
     text_models.save("m.onnx", PADDED)
     Path("subcut.toml").write_text('candidate = "nothing such"\n', encoding="utf-8")
     asked = Asked(model="m.onnx")
-    typed = view_options(asked.settings, RunOptions(), InputOptions(), None, None)
+    typed = make_view_options(asked.settings, RunOptions(), InputOptions(), None, None)
     assert [*typed.candidates] == ["nothing such"]
     options = replace(typed, known=partial(find_known, asked, [*typed.candidates]))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)

@@ -17,7 +17,7 @@ from subgraph.errors import InputError, UsageError
 from subgraph.storage.convert import StoredFile
 from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.types import Array
-from subgraph.view.values import tensor_document, values_of_case, values_of_run
+from subgraph.view.values import describe_tensor, list_run_values, list_shown_case_values
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
@@ -26,7 +26,7 @@ def shown(
     pairs: list[ValuePair], folder: Path, number: int = 0, plane: int | None = None
 ) -> dict[str, Any]:
     save_values(pairs, folder)
-    return tensor_document(values_of_run(folder, [pair.tensor for pair in pairs]), number, plane)
+    return describe_tensor(list_run_values(folder, [pair.tensor for pair in pairs]), number, plane)
 
 
 def test_recording_is_called_the_record_of_the_device(
@@ -50,7 +50,7 @@ def test_recording_is_called_the_record_of_the_device(
     for outcome, source in ((None, "the device's record"), (found, "wrong.py")):
         read = replace(manifest, found=outcome)
         monkeypatch.setattr("subgraph.cases.case.read_manifest", lambda folder, read=read: read)
-        shown = tensor_document(values_of_case(tmp_path, ["t0"], "x"), 0, None)
+        shown = describe_tensor(list_shown_case_values(tmp_path, ["t0"], "x"), 0, None)
         (note,) = shown["notes"]
         assert shown["source"] == source and has_line(note, "stored in x", source)
 
@@ -160,13 +160,17 @@ def bits(*values: float) -> Array:
 
 
 def test_case_shows_both_sides_of_each_sample(tmp_path: Path) -> None:
-    values = values_of_case(a_case(tmp_path, bits(1, 2), bits(1, 4)), ["other", "t"], "out/case")
+    values = list_shown_case_values(
+        a_case(tmp_path, bits(1, 2), bits(1, 4)), ["other", "t"], "out/case"
+    )
     assert [(v.tensor, v.sample) for v in values] == [("t", "cat"), ("t", "dog")]
-    found = tensor_document(values, 1, None)
+    found = describe_tensor(values, 1, None)
     assert (found["dtype"], found["worst"][0]["given"]) == ("bfloat16", 4.0)
     assert len(found["notes"]) == 1 and has_line(found["notes"], "out/case", "dev")
-    alone = tensor_document(
-        values_of_case(a_case(tmp_path, bits(1, 2), np.zeros(2)), ["t"], "out/case"), 0, None
+    alone = describe_tensor(
+        list_shown_case_values(a_case(tmp_path, bits(1, 2), np.zeros(2)), ["t"], "out/case"),
+        0,
+        None,
     )
     # its file is of another type
     assert alone["statistics"]["given"] is None and has_line(alone["notes"][1], "dev")
@@ -175,16 +179,16 @@ def test_case_shows_both_sides_of_each_sample(tmp_path: Path) -> None:
 def test_nothing_outside_a_case_and_no_pickle_is_read(tmp_path: Path) -> None:
     np.save(tmp_path / "secret.npy", bits(7, 7))
     folder = a_case(tmp_path / "case", bits(1, 2), file="../secret.npy")
-    assert values_of_case(folder, ["t"], "x") == []
+    assert list_shown_case_values(folder, ["t"], "x") == []
     a_case(folder, bits(1, 2), file=str(tmp_path / "secret.npy"))
-    assert values_of_case(folder, ["t"], "x") == []
+    assert list_shown_case_values(folder, ["t"], "x") == []
     a_case(folder, bits(1, 2))
     (folder / "candidate/t.npy").symlink_to(tmp_path / "secret.npy")
-    assert values_of_case(folder, ["t"], "x")[0].alone
+    assert list_shown_case_values(folder, ["t"], "x")[0].alone
     np.save(folder / "outputs/t.npy", np.array([print], object), allow_pickle=True)
     with raises(InputError, "tensor.unreadable"):
-        tensor_document(values_of_case(folder, ["t"], "x"), 0, None)
+        describe_tensor(list_shown_case_values(folder, ["t"], "x"), 0, None)
     (folder / "manifest.json").write_text(
         (folder / "manifest.json").read_text("utf-8").replace("[[2]]", '"x"'), "utf-8"
     )
-    assert values_of_case(folder, ["t"], "x") == []
+    assert list_shown_case_values(folder, ["t"], "x") == []

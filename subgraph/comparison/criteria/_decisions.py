@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from subgraph.comparison.criteria import Ranking
-from subgraph.comparison.criteria._slices import log_probability_axis, probability_axis
+from subgraph.comparison.criteria._slices import find_probability_axis, log_probability_axis
 from subgraph.types import Array, frozen
 
 # Classes of logits; detectors have fewer, whose winners mean nothing where no object is.
@@ -22,7 +22,7 @@ MIN_VOCABULARY = 1000
 MAX_GAP = 3.0  # times the noise of both classes: a larger margin is no matter of rounding
 
 
-def class_axis(name: str, values: Array) -> int | None:
+def find_class_axis(name: str, values: Array) -> int | None:
     """Return the axis along which a model's output has classes of which one wins; None for other
     outputs.
 
@@ -30,7 +30,7 @@ def class_axis(name: str, values: Array) -> int | None:
     of an output whose name holds "logits", if it is a vocabulary, of 1,000 classes or more. Scores
     of other outputs are left alone: most axes have no winner that anyone reads.
     """
-    for find in (probability_axis, log_probability_axis):
+    for find in (find_probability_axis, log_probability_axis):
         if (axis := find(values)) is not None:
             return axis
     vocabulary = "logits" in name.lower() and values.ndim > 1 and values.shape[-1] >= MIN_VOCABULARY
@@ -151,13 +151,13 @@ def _find_repeated(index: Array, axis: int) -> Array:
     return repeated
 
 
-def jaccard_distance(one: Array, other: Array) -> float:
+def compute_jaccard_distance(one: Array, other: Array) -> float:
     """Return 1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`.
 
     The distance of two empty sets is 0.
 
     >>> import numpy as np
-    >>> jaccard_distance(np.array([[0, 0, 5], [0, 0, 7]]), np.array([[0, 0, 7], [0, 0, 9]]))
+    >>> compute_jaccard_distance(np.array([[0, 0, 5], [0, 0, 7]]), np.array([[0, 0, 7], [0, 0, 9]]))
     0.6666666666666667
     """
     a, b = ({tuple(row) for row in rows.tolist()} for rows in (one, other))

@@ -11,7 +11,7 @@ import numpy as np
 
 from subgraph.comparison import JUMPS, MAX_HEALTHY_ERROR, MIN_REL_TOL, RANKS, STEPS
 from subgraph.comparison.criteria import MAX_BATCH_NUMBERS, MIN_ELEMENTS, Noise, Ruling, agree, fail
-from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
+from subgraph.comparison.criteria._decisions import Flips, find_class_axis, find_flips
 from subgraph.comparison.criteria._floats import (
     FLOOR,
     FP32,
@@ -315,7 +315,7 @@ def _find_flips(output: OutputErrors) -> Flips | None:
     context = output.floats.context
     if not context.is_model_output or pair.kind != "float" or not pair.finite.all():
         return None
-    if (axis := class_axis(context.name, pair.reference)) is None:
+    if (axis := find_class_axis(context.name, pair.reference)) is None:
         return None
     flips = find_flips(
         pair.reference,

@@ -8,7 +8,7 @@ import numpy as np
 
 from subgraph.comparison import MIN_REL_TOL
 from subgraph.comparison.criteria import MIN_ELEMENTS, OutputContext, Ruling
-from subgraph.comparison.criteria._slices import Slices, find_slices, probability_axis
+from subgraph.comparison.criteria._slices import Slices, find_probability_axis, find_slices
 from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.pair import Pair
 from subgraph.precision import Precision
@@ -271,7 +271,7 @@ def measure_errors(floats: Floats, difference: Array) -> OutputErrors:
     if pair.kind == "complex":
         slices = find_slices((*reference.shape, 2), {reference.ndim}, counted)
     else:
-        slices = find_slices(reference.shape, {probability_axis(reference)}, counted)
+        slices = find_slices(reference.shape, {find_probability_axis(reference)}, counted)
     scales = slices.largest(compute_sizes(floats))
     own = reference.dtype.name if floats.context.noise else tolerance.model_precision.dtype
     eps = max(floats.context.claim.eps, FLOATS.get(own, FP32.eps))

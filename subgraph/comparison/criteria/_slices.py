@@ -132,7 +132,7 @@ def _iter_reduced(
         rest = reduce.reduce(rest, axis=0)
 
 
-def probability_axis(values: Array) -> int | None:
+def find_probability_axis(values: Array) -> int | None:
     """Return the last axis along which values are a distribution, None without such an axis.
 
     The values of a distribution are not negative, and have a sum of 1 ± 1e-3. An axis of length 1

@@ -127,7 +127,7 @@ from subgraph.comparison.criteria import (
     parse_number,
     settle,
 )
-from subgraph.comparison.criteria._decisions import find_misranked, jaccard_distance
+from subgraph.comparison.criteria._decisions import compute_jaccard_distance, find_misranked
 from subgraph.comparison.criteria._float_rule import (
     JUMP_RUNS,
     MAX_SHARE,
@@ -342,8 +342,10 @@ def _judge_no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
         return fail(f"{_describe_changed(pair)}, and rounding cannot change any")
     runs = noise.perturb(claim, JUMP_RUNS)
     if noise.op_type() == "NonMaxSuppression":
-        distance = jaccard_distance(pair.reference, pair.candidate)
-        limit = MAX_DISTANCE * max(jaccard_distance(pair.reference, values) for values in runs)
+        distance = compute_jaccard_distance(pair.reference, pair.candidate)
+        limit = MAX_DISTANCE * max(
+            compute_jaccard_distance(pair.reference, values) for values in runs
+        )
         ruling = agree if distance <= limit else fail
         return ruling(f"Jaccard distance of the sets: {distance:.3f}, allowed {limit:.3f}")
     if any(values.shape != pair.reference.shape for values in runs):

@@ -188,7 +188,7 @@ def _find_shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, in
         return is_own and all(kinds[n] in (SHAPE, CONSTANT) for n in graph.makes[other])
 
     for i in inside:
-        names = (graph.nodes[i].input[k] for k in parameter_positions(graph.nodes[i]))
+        names = (graph.nodes[i].input[k] for k in find_parameter_positions(graph.nodes[i]))
         seeds.update(filter(feeds, graph.producers(names)))
     return reach(seeds, lambda i: filter(feeds, iter_predecessors(graph, i)))
 
@@ -213,7 +213,7 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     inner = _find_inner_ops(graph, node)
     if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.discrete.choices.isdisjoint(reads):
         sites.value_shaped.update(makes)
-    data = reads - {node.input[k] for k in parameter_positions(node)}
+    data = reads - {node.input[k] for k in find_parameter_positions(node)}
     # results that are steps, or depend on steps, are computed in real numbers
     inexact = not sites.noisy.isdisjoint(data) or not sites.discrete.steps.isdisjoint(data)
     if op in QUANTIZERS or op == "DequantizeLinear" or inexact:
@@ -235,7 +235,7 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
         choices = _find_outputs_at(node, CHOICES.get(op, ()))
         steps = _find_outputs_at(node, STEPS.get(op, ()))
         if _casts_to_integers(node):
-            (choices if cast_type(node) == "bool" else steps).update(makes)
+            (choices if find_cast_type(node) == "bool" else steps).update(makes)
         sites.noisy.update(n for n in makes if n not in choices | steps)
     sites.discrete.choices |= choices
     if op in RANKS or op == "NonMaxSuppression":
@@ -248,7 +248,7 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
 def _find_exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
     if shape_node and graph.ops[i] not in SHAPE_OPS:
         return range(len(graph.nodes[i].input))
-    return parameter_positions(graph.nodes[i])
+    return find_parameter_positions(graph.nodes[i])
 
 
 def _find_coarsest_types(
@@ -296,7 +296,7 @@ def rounds(node: protobuf.NodeProto) -> bool:
     if op.startswith("Scatter"):
         return attribute(node, "reduction", "none") not in ("none", "max", "min")
     if op == "Cast":  # to a narrower type: runtimes keep float32 between float16 nodes
-        return cast_type(node) in ("float16", "bfloat16")
+        return find_cast_type(node) in ("float16", "bfloat16")
     return op not in EXACT and op not in BODY_OPS
 
 
@@ -308,13 +308,13 @@ def is_fixed(node: protobuf.NodeProto, fixed: Collection[str]) -> bool:
     return node.op_type in SHAPE_OPS or all(name in fixed for name in node.input if name)
 
 
-def parameter_positions(node: protobuf.NodeProto) -> list[int]:
+def find_parameter_positions(node: protobuf.NodeProto) -> list[int]:
     """Return the positions of the inputs that are parameters."""
     positions = PARAMETERS.get(node.op_type, ()) if node.domain in STANDARD else ()
     return [k for k in positions if k < len(node.input)]
 
 
-def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
+def find_channel_axis(node: protobuf.NodeProto, weight: str) -> int:
     """Return the axis of a weight's channels for the node that reads it.
 
     These are the channels of the node's output, not those over which it sums.
@@ -326,7 +326,7 @@ def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
     return 1 if node.op_type == "ConvTranspose" else 0
 
 
-def cast_type(node: protobuf.NodeProto) -> str:
+def find_cast_type(node: protobuf.NodeProto) -> str:
     """Return the element type that a Cast casts to."""
     return dtypes.name_of(attribute(node, "to", 0))
 
@@ -334,7 +334,7 @@ def cast_type(node: protobuf.NodeProto) -> str:
 def _makes_floats(graph: Graph, i: int) -> bool:
     """Return whether an exact node outputs float values that were in no float tensor before."""
     if graph.ops[i] == "Cast":
-        return cast_type(graph.nodes[i]) in FLOATS
+        return find_cast_type(graph.nodes[i]) in FLOATS
     return graph.ops[i] in ("Range", "ConstantOfShape", "CastLike", "OneHot")
 
 
@@ -366,7 +366,7 @@ def _find_inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
 
 
 def _casts_to_integers(node: protobuf.NodeProto) -> bool:
-    return node.op_type == "Cast" and "float" not in cast_type(node)
+    return node.op_type == "Cast" and "float" not in find_cast_type(node)
 
 
 def find_unrounded(
@@ -385,7 +385,7 @@ def find_unrounded(
     found = {}
     for i in range(len(graph.nodes)):
         type_ = (
-            Precision.from_dtype(cast_type(graph.nodes[i]))
+            Precision.from_dtype(find_cast_type(graph.nodes[i]))
             if graph.ops[i] == "Cast"
             else Precision.FP32
         )

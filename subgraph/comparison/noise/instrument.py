@@ -29,8 +29,13 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from subgraph.comparison.float_types import FLOATS, wider
-from subgraph.comparison.noise.analysis import RoundingSites, is_fixed, parameter_positions, rounds
+from subgraph.comparison.float_types import FLOATS, find_wider
+from subgraph.comparison.noise.analysis import (
+    RoundingSites,
+    find_parameter_positions,
+    is_fixed,
+    rounds,
+)
 from subgraph.comparison.noise.rounding_nodes import (
     CODES,
     ChannelRange,
@@ -209,7 +214,7 @@ class _Instrumentation:
     def _instrument_bodies(self, node: NodeProto, types: StringMap, fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
         for body in bodies(node) if node.domain in STANDARD else ():
-            inside = element_types(body, types, self.opset, body_inputs(node, body, types))
+            inside = find_element_types(body, types, self.opset, body_inputs(node, body, types))
             counters = {v.name for v in body.input[:1]} if node.op_type == "Loop" else set()
             constant = {*fixed, *(t.name for t in body.initializer), *counters}
             nodes = []
@@ -222,7 +227,7 @@ class _Instrumentation:
     ) -> list[NodeProto]:
         """Return a node of a body, and those that change what it makes."""
         exact = is_fixed(node, fixed)
-        for k in range(len(node.input)) if exact else parameter_positions(node):
+        for k in range(len(node.input)) if exact else find_parameter_positions(node):
             node.input[k] = self.raw.get(node.input[k], node.input[k])
         if exact:
             fixed.update(node.output)
@@ -295,7 +300,7 @@ class _Instrumentation:
     # in addition to the tensors
 
     def _shift_input(self, name: str, tensor: str) -> ValueInfoProto:
-        number = TYPE_NUMBERS[wider(self.change.computed[tensor])]
+        number = TYPE_NUMBERS[find_wider(self.change.computed[tensor])]
         return helper.make_tensor_value_info(name, number, list(self.change.untied[tensor]))
 
     def _check(self) -> tuple[str, list[NodeProto]]:
@@ -376,7 +381,7 @@ FIRST_CARRIED = {
 }
 
 
-def element_types(
+def find_element_types(
     graph: protobuf.GraphProto,
     outer: StringMap,
     opset: int,
@@ -419,7 +424,7 @@ def output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list
     inner = list(bodies(node))
     if inner and node.op_type in ("If", "Loop", "Scan"):
         body = inner[0]
-        found = element_types(body, types, opset, body_inputs(node, body, types))
+        found = find_element_types(body, types, opset, body_inputs(node, body, types))
         return [found.get(v.name, UNKNOWN) for v in body.output][
             1 if node.op_type == "Loop" else 0 :
         ]

@@ -34,7 +34,7 @@ from subgraph.comparison.criteria import (
 )
 from subgraph.comparison.noise.analysis import find_ranked_tensor
 from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunDocument, NoiseSampler, load_array
-from subgraph.comparison.pair import Pair, differences
+from subgraph.comparison.pair import Pair, compute_differences
 from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
@@ -165,7 +165,7 @@ class RegionNoise:
                 )
             with np.errstate(all="ignore"):
                 self._offsets[output] = np.nan_to_num(
-                    differences(own, expected), posinf=0.0, neginf=0.0
+                    compute_differences(own, expected), posinf=0.0, neginf=0.0
                 )
         offset = self._offsets[output]
         if values.shape != offset.shape:
@@ -307,7 +307,7 @@ class OutputNoise(Noise):
         values = self.region.collect_compared().array(name)
         noise = np.zeros(values.shape)
         for run in self.region.perturb(claim, RANKED_RUNS):
-            noise = np.fmax(noise, np.abs(differences(values, run.array(name))))
+            noise = np.fmax(noise, np.abs(compute_differences(values, run.array(name))))
         return Ranking(values, noise, axis)
 
 

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from subgraph.comparison.float_types import FLOATS, mask_plateau, wider
+from subgraph.comparison.float_types import FLOATS, find_wider, mask_plateau
 from subgraph.precision import Precision
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
@@ -34,13 +34,13 @@ MAX_OFF_STEP = 1e-2  # of a step, deviation of stored values: float32 holds 255 
 MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
-def key_of(tensor: str, seed: int, run: int, attempt: int = 0) -> int:
+def compute_key(tensor: str, seed: int, run: int, attempt: int = 0) -> int:
     """Return 64 bits that differ for each tensor, seed, run and attempt at it."""
     text = f"{seed}/{run}/{attempt}/{tensor}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def factor_of(key: int) -> float:
+def compute_factor(key: int) -> float:
     """Return a float32 number in [1, 2) whose 24 bits of significand are random; odd, so that it
     changes every value's."""
     return 1 + ((key >> 41 | 1) * 2.0**-23)
@@ -122,7 +122,7 @@ def draw_untied_shift(
     Returns: the shape of `values`; float64 for float64, float32 for narrower types.
     """
     dtype = values.dtype.name
-    wide = values.astype(wider(dtype), copy=False)
+    wide = values.astype(find_wider(dtype), copy=False)
     # False for NaN.
     moves = np.abs(wide) <= min(MAX_PERTURBED, Precision.from_dtype(dtype).largest / 2)
     shifts = np.asarray(np.random.default_rng(key).uniform(-times, times, values.shape), wide.dtype)
@@ -141,11 +141,11 @@ def draw_untied_shift(
     return np.asarray(np.where(moves, shifts, 0), wide.dtype)
 
 
-def random_steps(shape: Sequence[int], dtype: str, key: int) -> Array:
+def draw_steps(shape: Sequence[int], dtype: str, key: int) -> Array:
     """Return codes of +1 and −1 for `STEP_SHARE` of the elements, else of 0, which is 128 for
     uint8.
 
-    >>> random_steps([4], "int8", 0)
+    >>> draw_steps([4], "int8", 0)
     array([0, 0, 0, 0], dtype=int8)
     """
     drawn = np.random.default_rng(key).random(shape)

@@ -113,20 +113,20 @@ class ChannelRange:
 Write = Callable[[NodeWriter, str, str, str], None]  # writer, name read, name made, float type
 
 
-def unroundoff(claim: Precision, dtype: str) -> float:
+def compute_unroundoff(claim: Precision, dtype: str) -> float:
     """Return eps of the claim, at least that of the tensor's type; for int8 a
     share of the range."""
     return claim.eps if claim is Precision.INT8 else max(claim.eps, FLOATS[dtype])
 
 
-def noise_scale(claim: Precision, dtype: str, factor: float) -> float:
+def compute_noise_scale(claim: Precision, dtype: str, factor: float) -> float:
     """Return the scale that is fed with a random factor k: multiplied with the loss of a = x·k, it
     is the shift of x. Of `CODES` the number of steps."""
     if dtype == CODES:
         return 1.0
     return (
         AMPLITUDE
-        * unroundoff(claim, dtype)
+        * compute_unroundoff(claim, dtype)
         * 2.0**SPLIT_BITS
         / (1 if claim is Precision.INT8 else factor)
     )
@@ -149,7 +149,7 @@ def write_perturbed(
         y: The perturbed tensor.
         dtype: The type of both.
         claim: The precision.
-        fed: Names of the scalars k and `noise_scale`.
+        fed: Names of the scalars k and `compute_noise_scale`.
         channels: The ranges of a weight's channels, for int8. None for one range.
     """
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
@@ -163,7 +163,7 @@ def write_perturbed(
         return
     # near the end of float16 no value moves by as much as half of the last step, which would make
     # it infinite
-    limit = 11.0 / unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
+    limit = 11.0 / compute_unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
     shift = write("Mul", _write_lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
     if dtype == "float32":
         write("Add", x, shift, output=y)

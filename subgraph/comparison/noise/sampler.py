@@ -22,7 +22,7 @@ from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.analysis import (
     RoundingSites,
-    channel_axis,
+    find_channel_axis,
     find_ranked_tensor,
     find_rounding_sites,
 )
@@ -30,11 +30,11 @@ from subgraph.comparison.noise.instrument import (
     STEPPED,
     Change,
     add_steps,
-    element_types,
+    find_element_types,
     instrument_model,
     set_outputs,
 )
-from subgraph.comparison.noise.rounding_nodes import ChannelRange, is_stepped, noise_scale
+from subgraph.comparison.noise.rounding_nodes import ChannelRange, compute_noise_scale, is_stepped
 from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
@@ -215,13 +215,13 @@ class NoiseSampler:
         """
         model = self._cut.model
         opset = opset_of(model, 0)
-        types = element_types(model.graph, {}, opset)
+        types = find_element_types(model.graph, {}, opset)
         unknown = [n for n in (*self.sites.rounded, *self.sites.converted) if not types.get(n)]
         if not unknown:
             return types
         records = self._run_unperturbed(unknown)
         known = {n: r.dtype if r.form == "tensor" else r.form for n, r in records.items()}
-        return element_types(model.graph, {}, opset, known)
+        return find_element_types(model.graph, {}, opset, known)
 
     def _run_unperturbed(self, names: Iterable[str]) -> Records:
         """Run the region without noise, and return the values of tensors that it computes, as
@@ -433,10 +433,10 @@ def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
 
 def _draw_shift(sampler: NoiseSampler, run: NoiseRun, tensor: str, attempt: int) -> Array:
     """Return a random shift of a tensor by its rounding, or by steps."""
-    key = perturb.key_of(tensor, SEED, run.number, attempt)
+    key = perturb.compute_key(tensor, SEED, run.number, attempt)
     if sampler._has_tflite and sampler._moved[tensor][0] in STEPPED:
         dtype, shape = sampler._moved[tensor]
-        return perturb.random_steps(shape, dtype, key)
+        return perturb.draw_steps(shape, dtype, key)
     values = load_array(sampler._untied[tensor])
     return perturb.draw_untied_shift(values, run.claim, key, run.tie_factor or 1.0)
 
@@ -451,7 +451,7 @@ def _iter_feeds(
         if name not in made.moved:
             yield replace(sampler.tensors[name], name=made.raw.get(name, name))
     for k, name in enumerate(made.moved):
-        key = perturb.key_of(name, SEED, run.number, attempt)
+        key = perturb.compute_key(name, SEED, run.number, attempt)
         value = _load_value(sampler, name)
         span = sampler._ranges[name].span if name in sampler._ranges else None
         moved = value + perturb.draw_untied_shift(value, run.claim, key, 1.0, span)
@@ -468,7 +468,7 @@ def _measure_channels(sampler: NoiseSampler, name: str, values: Array) -> Channe
     axis = (
         next(
             (
-                channel_axis(sampler.graph.nodes[i], name)
+                find_channel_axis(sampler.graph.nodes[i], name)
                 for i in sampler.sites.order
                 if name in sampler.graph.nodes[i].input
             ),
@@ -492,8 +492,8 @@ def _make_keys(sampler: NoiseSampler, run: NoiseRun, attempt: int) -> Array:
     """Make the random factors and scales of the noise."""
     keys: list[float] = []
     for label, dtype in sampler._instrumented.keyed:
-        factor = perturb.factor_of(perturb.key_of(label, SEED, run.number, attempt))
-        keys += factor, noise_scale(run.claim, dtype, factor)
+        factor = perturb.compute_factor(perturb.compute_key(label, SEED, run.number, attempt))
+        keys += factor, compute_noise_scale(run.claim, dtype, factor)
     return np.array(keys, np.float32)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from subgraph.comparison.noise.perturb import LEVELS_OF_8_BITS, has_even_steps, round_to_claim
-from subgraph.comparison.pair import differences
+from subgraph.comparison.pair import compute_differences
 from subgraph.comparison.similarity.rearranged import find_rearrangements
 from subgraph.precision import Precision
 from subgraph.types import Array, Arrays, frozen
@@ -97,7 +97,7 @@ def find_explanations(
     return explanations
 
 
-def matching_tensors(
+def find_matching_tensors(
     reference: Array,
     candidate: Array,
     others: Arrays,
@@ -268,7 +268,7 @@ def measure_distance(x: Array, y: Array) -> Distance:
     It is infinite if NaN or infinity of y differ from x, and NaN if only those of x differ.
     """
     y = y.reshape(-1).astype(np.float64, copy=False)
-    d = np.abs(differences(x.reshape(-1), y))
+    d = np.abs(compute_differences(x.reshape(-1), y))
     finite = np.isfinite(y)
     if not finite.all():
         d[~finite & (d != 0)] = np.inf

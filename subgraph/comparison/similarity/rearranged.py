@@ -101,7 +101,7 @@ def _describe_layout(order: Sequence[int]) -> str:
 # ------------------------------------------------------------ inputs
 
 
-def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
+def iter_misreadings(x: Array) -> Iterator[tuple[str, Array]]:
     """Yield usual mistakes in feeding an input.
 
     Images as BGR, as NHWC, with or without a mean of 128, divided by 255, as integers, or not at

@@ -248,7 +248,7 @@ def numbers(version: str) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", version)]
 
 
-def runtime_of(backend: str, device: str) -> str:
+def find_runtime(backend: str, device: str) -> str:
     """Return the folder of a candidate's entries: the name of its device, of its backend, or of
     that one's Python file."""
     return device or Path(backend).stem

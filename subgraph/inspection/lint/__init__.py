@@ -33,7 +33,7 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.shape_inference import InferredTypes, infer_types
-from subgraph.inspection.lint._places import LintNode, Numbers, Scope, all_scopes, numbers_of
+from subgraph.inspection.lint._places import LintNode, Numbers, Scope, iter_numbers, list_scopes
 from subgraph.inspection.overflow import Overflow
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
@@ -134,7 +134,7 @@ class LintContext:
     @cached_property
     def scopes(self) -> list[Scope]:
         """The model's own graph, then bodies and local functions."""
-        return all_scopes(self.graph, lambda: self.types)
+        return list_scopes(self.graph, lambda: self.types)
 
     @property
     def all_nodes(self) -> list[LintNode]:
@@ -174,7 +174,7 @@ class LintContext:
     @cached_property
     def numbers(self) -> list[Numbers]:
         """Statistics of the constants. Reads every weight once."""
-        return list(flatten(map(numbers_of, self.scopes)))
+        return list(flatten(map(iter_numbers, self.scopes)))
 
     @cached_property
     def measured(self) -> MeasuredTensors:
@@ -321,7 +321,7 @@ class LintDocument:
     not_checked: list[NotChecked]
 
 
-def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
+def make_document(context: LintContext, rules: Sequence[str]) -> LintDocument:
     """Run the rules."""
     issues = list(run_rules(context, rules))
     checked = [i for i in issues if i.severity != UNCHECKED]

@@ -1,7 +1,7 @@
 """Graph → `LintNode`: every node, also in bodies and local functions, with the values in its scope.
 
 Unknown values (a shape, a constant, an attribute that a function takes from its caller) are None,
-and the rule that reads them is silent. `numbers_of` measures the values of constants."""
+and the rule that reads them is silent. `iter_numbers` measures the values of constants."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def _read_small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
 # ------------------------------------------------------------ scopes
 
 
-def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
+def list_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
     """Return the model's own graph, the bodies in it, and each local function, in linear time."""
     opsets = read_imports(graph.model)
     typed_nodes = cache(lambda: index_by_name(load_types().graph.node))
@@ -309,7 +309,7 @@ class Numbers:
     values: Range
 
 
-def numbers_of(scope: Scope) -> Iterator[Numbers]:
+def iter_numbers(scope: Scope) -> Iterator[Numbers]:
     """Yield the constants of a scope that are floats: initializers, Constant and
     ConstantOfShape."""
     tensors = [(t.name, t) for t in scope.weights.values()]

@@ -49,7 +49,7 @@ class Window:
         return number
 
 
-def windows(node: LintNode) -> list[Window] | None:
+def list_windows(node: LintNode) -> list[Window] | None:
     """Return the windows of the spatial axes; None if they are unknown or contradictory."""
     shape = node.shape(node.input(0))
     kernel = node.attribute("kernel_shape") or _find_kernel_of_weight(node)
@@ -102,7 +102,7 @@ def _compute_same_pads(
     return (small, large) if auto == "SAME_UPPER" else (large, small)
 
 
-def hanging(all_windows: list[Window]) -> Iterator[Window]:
+def iter_hanging(all_windows: list[Window]) -> Iterator[Window]:
     """Yield the axes to which ceil_mode adds a window, or may add one."""
     for w in all_windows:
         if (

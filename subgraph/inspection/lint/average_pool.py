@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from subgraph.inspection.lint import Issues, LintContext, note, warning
-from subgraph.inspection.lint._windows import hanging, windows
+from subgraph.inspection.lint._windows import iter_hanging, list_windows
 
 INCLUDED = "put a Pad node in front, which every target counts, and set pads to 0"
 EXCLUDED = (
@@ -16,7 +16,7 @@ def check(context: LintContext) -> Issues:
     for node in context.nodes("AveragePool"):
         included = node.attribute("count_include_pad", 0)
         ceil = node.attribute("ceil_mode", 0)
-        axes = windows(node)
+        axes = list_windows(node)
         if not axes or included is None:
             continue
         padded = any(w.begin or w.end for w in axes)
@@ -35,7 +35,7 @@ def check(context: LintContext) -> Issues:
                 " along the edge"
             )
             yield note(node, reason, EXCLUDED)
-        elif included and ceil and any(w.size is not None for w in hanging(axes)):
+        elif included and ceil and any(w.size is not None for w in iter_hanging(axes)):
             reason = (
                 "ceil_mode=1 and count_include_pad=1: runtimes differ in whether cells that hang"
                 " over the end count"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from subgraph.inspection.lint import Issues, LintContext, note, warning
-from subgraph.inspection.lint._windows import Window, hanging, text, windows
+from subgraph.inspection.lint._windows import Window, iter_hanging, list_windows, text
 
 FIX = (
     "pad the end with a Pad node (minus infinity for MaxPool) so that all windows fit, and set"
@@ -16,8 +16,8 @@ def check(context: LintContext) -> Issues:
     for node in context.nodes("MaxPool", "AveragePool", "LpPool"):
         if node.attribute("ceil_mode", 0) != 1:
             continue
-        axes = windows(node) or []
-        over = list(hanging(axes))
+        axes = list_windows(node) or []
+        over = list(iter_hanging(axes))
         if any(w.size is not None for w in over):
             up = _format_sizes(axes, ceil=True)
             down = _format_sizes(axes, ceil=False)

@@ -42,7 +42,7 @@ from subgraph.storage import folders
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import NOT_NUMPY, np_dtype
 from subgraph.system import free_memory
-from subgraph.text import clean, short_path
+from subgraph.text import clean, shorten_path
 from subgraph.trust import NamedCode
 from subgraph.types import Array, Fields, JsonObject
 
@@ -308,7 +308,7 @@ def summarize_error(error: BaseException) -> str:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     file, line, code = find_innermost_call(str(error))
-    where = f", at {short_path(file)}:{line}: {code}" if file else ""
+    where = f", at {shorten_path(file)}:{line}: {code}" if file else ""
     first = lines[0] if lines else ""
     return f"{type(error).__name__}: {first}"[:400] + where
 

@@ -128,8 +128,8 @@ class Bisection:
         deadline = trials.runtime.workers.deadline
         deadline.limit(progress.began, limit and limit - min(END_SECONDS, limit / 5))
         progress.oracle = oracle = self.new_oracle(trials)
-        source = case.source_of(oracle.graph)
-        place = case.free_place(self.options.place, source, [oracle.graph.path])
+        source = case.describe_source(oracle.graph)
+        place = case.find_free_place(self.options.place, source, [oracle.graph.path])
         capture(oracle)  # what the reference cannot run is an error, not a search
         trials.model.reference.identity()  # the document needs it, also once the time is used up
         prepared = prepare(trials)
@@ -290,7 +290,7 @@ def _save(
     if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
         aside = replace(place, name=f"{options.place.name}-report")
         found = add_answer(document)
-        return evidence.save_document(found, aside, case.source_of(graph), [graph.path])
+        return evidence.save_document(found, aside, case.describe_source(graph), [graph.path])
     limit = options.limits.max_trials
     runs = InnerRuns(None if limit is None else limit - document.cost.trials)
     bodies = InnerSearch(
@@ -359,7 +359,7 @@ def _measure_power(bisection: Bisection, interim: Interim) -> PowerDocument | No
 
 def _list_stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace) -> list[str]:
     """Return a note if an earlier result of the same request contradicts this one."""
-    source = case.source_of(interim.trials.graph)
+    source = case.describe_source(interim.trials.graph)
     if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
         place, options.request, source
     ):

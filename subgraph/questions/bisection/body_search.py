@@ -14,8 +14,22 @@ from functools import partial
 from typing import Protocol
 
 from subgraph.bodies.descend import run_body, write_body
-from subgraph.bodies.iterations import NotRun, iterations, make_counter, total_iterations, truncate
-from subgraph.bodies.model import FIRST, Body, bodies_of, holds_bodies, iterates, open_body, split
+from subgraph.bodies.iterations import (
+    NotRun,
+    count_iterations,
+    make_counter,
+    run_iterations,
+    truncate,
+)
+from subgraph.bodies.model import (
+    FIRST,
+    Body,
+    holds_bodies,
+    iter_body_names,
+    iterates,
+    open_body,
+    split,
+)
 from subgraph.bodies.truncated import COUNTER_START
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import Inconclusive, SubcutError
@@ -131,24 +145,24 @@ def enter(
     wrong = verdict.worst.sample if verdict.worst else None
     first = values.labels.index(wrong) if wrong in values.labels else 0
     samples = sorted(range(len(values.samples)), key=lambda k: k != first)
-    for name in bodies_of(graph, node):
+    for name in iter_body_names(graph, node):
         found = split(graph, name)
         if found is None:
             continue
         body = open_body(graph, found[0])
         for sample in samples:
             try:
-                iterations(body, values, FIRST, trials.model.new_folder(), [sample])
+                run_iterations(body, values, FIRST, trials.model.new_folder(), [sample])
             except NotRun:
                 continue
             if not iterates(graph, node):
                 return Entered(body, sample, 0, 1)
-            total = total_iterations(body, values, sample, trials.model.new_folder())
+            total = count_iterations(body, values, sample, trials.model.new_folder())
             log.info(
                 "%s: looking for the first wrong of %d iterations", clean(found[0].text), total
             )
-            runs.require(most_halvings(total))
-            k = first_wrong(
+            runs.require(count_most_halvings(total))
+            k = find_first_wrong(
                 total, partial(_fails_up_to, trials, setup, body, sample, verdict, runs)
             )
             at = replace(found[0], iteration=str(k), text=f"{name}@{k}")
@@ -156,7 +170,7 @@ def enter(
     return None
 
 
-def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
+def find_first_wrong(total: int, fails: Callable[[int], bool]) -> int:
     """Find the first of `total` iterations with which a Loop that ends after it fails.
 
     Complexity: log₂ of the iterations in runs.
@@ -178,17 +192,19 @@ def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
     return wrong - 1
 
 
-def most_halvings(total: int) -> int:
-    """Return the number of runs that `first_wrong` takes at most.
+def count_most_halvings(total: int) -> int:
+    """Return the number of runs that `find_first_wrong` takes at most.
 
-    >>> most_halvings(1), most_halvings(2), most_halvings(1000)
+    >>> count_most_halvings(1), count_most_halvings(2), count_most_halvings(1000)
     (0, 1, 11)
     """
     return (total > 1) + max(total - 2, 0).bit_length()
 
 
 @contextmanager
-def trials_inside(judge: Judge, setup: Setup, entered: Entered) -> Iterator[tuple[Trials, Setup]]:
+def open_trials_inside(
+    judge: Judge, setup: Setup, entered: Entered
+) -> Iterator[tuple[Trials, Setup]]:
     """Open trials on the body with the inputs of the failing iteration, for this block.
 
     Yields:
@@ -373,7 +389,7 @@ class InnerSearch:
         limits = replace(left, max_trials=self.runs.left, within=None)
         try:
             self.runs.require(1)
-            with trials_inside(self.oracle.trials.judge, self.options.setup, entered) as (
+            with open_trials_inside(self.oracle.trials.judge, self.options.setup, entered) as (
                 trials,
                 setup,
             ):

@@ -32,17 +32,17 @@ from subgraph.trials import compare_tensors
 from subgraph.trials.attribution import (
     Target,
     attribute,
-    error_alone,
-    error_of,
-    outputs_with_only,
+    compute_error,
+    compute_error_alone,
+    compute_outputs_with_only,
+    make_full_target,
     restores_outputs,
     share_of,
     superposes,
-    whole_target,
 )
 from subgraph.trials.candidate_model import CandidateModel, describe_matches, measure_saturation
-from subgraph.trials.judge import Judge, files_unchanged
-from subgraph.trials.propagation import locally_wrong
+from subgraph.trials.judge import Judge, require_files_unchanged
+from subgraph.trials.propagation import find_locally_wrong
 from subgraph.trials.trial import Trials
 from subgraph.types import frozen
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
@@ -96,11 +96,11 @@ class ErrorShares:
 
     def _compute_model_share(self, region: Region, result: RunResult) -> float | None:
         """Return the share of the error of the full model; None if one of them has no error."""
-        whole = error_of(self._judge, self._make_target(()).values)
+        whole = compute_error(self._judge, self._make_target(()).values)
         alone = (
             None
             if result.failure or whole is None or not whole.any()
-            else error_alone(self._judge, region, result)
+            else compute_error_alone(self._judge, region, result)
         )
         return None if whole is None or alone is None else share_of(alone, whole)
 
@@ -112,11 +112,11 @@ class ErrorShares:
             if items:
                 region = self.items.region(items)
                 result = self.seen.result(trials, region)
-                values = outputs_with_only(trials.model, region, result)
+                values = compute_outputs_with_only(trials.model, region, result)
                 right = frozenset(trials.full_model.nodes) - frozenset(region.nodes)
                 targets[items] = Target(values or (), right)
             else:
-                targets[items] = whole_target(trials, self._run_whole())
+                targets[items] = make_full_target(trials, self._run_whole())
         return targets[items]
 
     def judge_rest(self, query: Query, region: Region, result: RunResult) -> Answer:
@@ -124,7 +124,7 @@ class ErrorShares:
         reference cannot go on with their outputs, the verdict is that on these outputs. The answer
         also has whether the omitted items alone cause the error that disappeared."""
         judge = self._judge
-        values = outputs_with_only(self._trials.model, region, result)
+        values = compute_outputs_with_only(self._trials.model, region, result)
         if values is None:
             return answer_of(judge.verdict(region, result))
         outputs = RunResult(
@@ -136,11 +136,11 @@ class ErrorShares:
             failed.setdefault(region.nodes, result)
         removed = sorted(set(query.target or range(len(self.items.groups))) - set(query.items))
         piece = self.items.region(removed).nodes
-        before = error_of(judge, self._make_target(query.target).values)
-        left = error_of(judge, values)
+        before = compute_error(judge, self._make_target(query.target).values)
+        left = compute_error(judge, values)
         if before is None or left is None or piece not in failed:
             return answer
-        alone = error_alone(judge, self.items.region(removed), failed[piece])
+        alone = compute_error_alone(judge, self.items.region(removed), failed[piece])
         if alone is None:
             return answer
         return replace(answer, detail=ErrorShare(is_culprit=superposes(before, left, alone)))
@@ -189,7 +189,7 @@ class SeenRuns:
         first = self.first.setdefault((query.kind, region.nodes), result)
         if first.failure or result.failure:
             return
-        with files_unchanged(judge, region, first, result):
+        with require_files_unchanged(judge, region, first, result):
             names = first.differing(result)
         if names:
             self.nondeterministic.setdefault(region.nodes, set()).update(names)
@@ -266,13 +266,13 @@ def _measure_local_errors(
     is_all = len(items) == len(nodes.groups)
     if result.failure or (is_all and not _is_as_plain(trials.judge, whole, result)):
         return None
-    wrong = locally_wrong(trials, [nodes.region([k]) for k in suspects], result)
+    wrong = find_locally_wrong(trials, [nodes.region([k]) for k in suspects], result)
     return None if wrong is None else {suspects[k]: error for k, error in wrong.items()}
 
 
 def _is_as_plain(judge: Judge, whole: RunResult, result: RunResult) -> bool:
     """Return whether the model's outputs deviate as far in a profile as in the plain run."""
-    plain, probed = (error_of(judge, r.tensors) for r in (whole, result))
+    plain, probed = (compute_error(judge, r.tensors) for r in (whole, result))
     if plain is None or probed is None:
         return whole.failure is None and plain is probed
     return bool(

@@ -16,7 +16,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import SHAPE, VALUE, find_kinds
 from subgraph.graph.region import Region
 from subgraph.graph.walks import iter_predecessors
-from subgraph.inspection.summary import attribute_text
+from subgraph.inspection.summary import format_attribute
 from subgraph.iterables import flatten, group_values, invert, pick, ungroup
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
@@ -171,7 +171,7 @@ def describe_kind(graph: Graph, wrong: Collection[int], *, is_complete: bool) ->
 def _list_traits(graph: Graph, node: int) -> set[str]:
     proto = graph.nodes[node]
     inputs = count(sum(map(bool, proto.input)), "input")
-    return {inputs, *(f"{a.name}={attribute_text(a)}" for a in proto.attribute)}
+    return {inputs, *(f"{a.name}={format_attribute(a)}" for a in proto.attribute)}
 
 
 # ------------------------------------------------------------ remaining items

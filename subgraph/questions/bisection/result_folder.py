@@ -66,8 +66,8 @@ def save(
         ResultExists: Another result was written there meanwhile.
     """
     trials = oracle.trials
-    source = case.source_of(trials.graph)
-    place = case.free_place(place, source, [trials.graph.path])
+    source = case.describe_source(trials.graph)
+    place = case.find_free_place(place, source, [trials.graph.path])
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         fault = None
@@ -194,7 +194,7 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
         shutil.copyfile(file, into / file.name)
     load.write_own_format(into / "model.onnx", into)
     for folder, records in zip(
-        evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True
+        evidence.list_sample_folders(into / "inputs", trials.values.labels), feeds, strict=True
     ):
         evidence.copy_tensors(index_by_name(records), folders.safe_names(cut.inputs), folder)
     (into / BOUNDARY_MATCHES).write_bytes(

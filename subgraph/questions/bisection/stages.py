@@ -51,7 +51,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.search import Counts, Finding
 from subgraph.search.driver import Steps
 from subgraph.search.oracle import FindingKind, Findings, Items, Outcome
-from subgraph.trials.diagnosis.approximations import looks_like
+from subgraph.trials.diagnosis.approximations import iter_approximations
 from subgraph.trials.diagnosis.conclusions import Fact
 from subgraph.trials.diagnosis.diagnosis import diagnose_model
 from subgraph.trials.doubt import (
@@ -64,9 +64,9 @@ from subgraph.trials.doubt import (
     NodeEvidence,
     Settlement,
     agrees,
-    error_of,
     explain_steps,
     find_doubt,
+    find_relative_error,
     is_beyond_steps,
     settle_quantization,
     settle_rounding,
@@ -562,9 +562,11 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
             alone[region] = node
             if not node.deviation.approximated:
                 break
-    worst = max(alone, key=lambda region: error_of(alone[region].verdict.worst), default=None)
+    worst = max(
+        alone, key=lambda region: find_relative_error(alone[region].verdict.worst), default=None
+    )
     if worst and not _find_excused_operators(oracle.trials, worst, alone[worst].verdict):
-        deviations.append(Deviation(frozenset(), error_of(alone[worst].verdict.worst)))
+        deviations.append(Deviation(frozenset(), find_relative_error(alone[worst].verdict.worst)))
     return NodeEvidence(deviations, unseen)
 
 
@@ -596,7 +598,7 @@ def _run_nodes(
         operators = APPROXIMATED.intersection(trials.graph.ops[i] for i in region.nodes)
         agrees_usually = bool(operators) and agrees(trials.judge, region, result)
         deviation = Deviation.make(
-            operators, error_of(verdict.worst), agrees_usually=agrees_usually
+            operators, find_relative_error(verdict.worst), agrees_usually=agrees_usually
         )
         return _NodeAlone(verdict, deviation)
 
@@ -630,7 +632,7 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
             with oracle.trials.log.count_as_extra(region):
                 result = oracle.run_result(region)
             verdict = oracle.trials.judge.verdict(region, result)
-            error = error_of(verdict.worst)
+            error = find_relative_error(verdict.worst)
             is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * MAX_HEALTHY_ERROR
             agrees_usually = is_culprit and (
                 (is_small and agrees(usual, region, result))
@@ -643,7 +645,9 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
 
 def _is_known_approximation(trials: Trials, region: Region, verdict: Verdict) -> bool:
     """Return whether the values of a region are those of a known approximation."""
-    return verdict.worst is not None and any(looks_like(WrongOutput(trials, region, verdict.worst)))
+    return verdict.worst is not None and any(
+        iter_approximations(WrongOutput(trials, region, verdict.worst))
+    )
 
 
 def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:

@@ -24,7 +24,7 @@ from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
-from subgraph.inspection.summary import attribute_text
+from subgraph.inspection.summary import format_attribute
 from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.questions.blame.cures import fix_parameters
@@ -208,7 +208,7 @@ def _describe_attribute(node: protobuf.NodeProto, k: int) -> str:
 
 def _format_attribute(attribute: Any) -> str:
     """Return `ceil_mode=1`, `strides=[2,2]` or `mode=linear`."""
-    return f"{clean(attribute.name)}={attribute_text(attribute)}"
+    return f"{clean(attribute.name)}={format_attribute(attribute)}"
 
 
 def _copy_with_own_shapes(

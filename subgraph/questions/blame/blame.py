@@ -24,7 +24,7 @@ from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.diagnosis.conclusions import Fact
 from subgraph.trials.diagnosis.diagnosis import diagnose_model
-from subgraph.trials.diagnosis.passes import Ablation, describe_sets, minimal_sets, switch_off
+from subgraph.trials.diagnosis.passes import Ablation, describe_sets, find_minimal_sets, switch_off
 from subgraph.trials.open_trials import Setup, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.types import StringMap, Strings, frozen
@@ -130,7 +130,7 @@ class Blame:
 
     def _find_minimal_sets(self, ablation: Ablation) -> list[Strings]:
         try:
-            found = minimal_sets(ablation)
+            found = find_minimal_sets(ablation)
         finally:
             self.runs += ablation.runs
         if found:

@@ -76,8 +76,8 @@ def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
         ResultExists: The folder holds something else.
     """
     name = f"loop-{folders.safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
-    return case.free_place(
-        ResultPlace(setup.output, name, force), case.source_of(graph), [graph.path]
+    return case.find_free_place(
+        ResultPlace(setup.output, name, force), case.describe_source(graph), [graph.path]
     )
 
 
@@ -93,6 +93,7 @@ def save(document: LoopDocument, place: ResultPlace, graph: Graph, command: str)
             json.dumps(to_json(document), indent=1) + "\n", encoding="utf-8"
         )
         case.write_manifest(
-            EvidenceManifest(source=case.source_of(graph), command=command, request=None), work
+            EvidenceManifest(source=case.describe_source(graph), command=command, request=None),
+            work,
         )
     return document

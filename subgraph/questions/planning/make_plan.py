@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import gettempdir
 
-from subgraph.cases.case import ResultPlace, free_place, source_of
+from subgraph.cases.case import ResultPlace, describe_source, find_free_place
 from subgraph.errors import ArgumentTypeError, ModelError, OutOfTime, UsageError
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.opsets import opset_of
@@ -213,9 +213,9 @@ def make_plan(
             with suppress(OutOfTime):
                 document = _suggest_scales(document, trials, request.to)
         name = request.to or Path(setup.own_model).stem or trials.runtime.candidate.name
-        source = source_of(graph)
+        source = describe_source(graph)
         place = ResultPlace(setup.output, f"plan-{safe_name(name)}", request.replaces)
-        place = free_place(place, source, [graph.path])
+        place = find_free_place(place, source, [graph.path])
         return save(planner, found, document, place, source, request.to)
 
 

@@ -44,7 +44,7 @@ from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.trials.matching.as_quantized import find_fold
-from subgraph.trials.matching.match_tensors import value_tensors
+from subgraph.trials.matching.match_tensors import list_value_tensors
 from subgraph.types import Array
 
 EPSILON = 1e-5  # of a normalization that names none
@@ -119,7 +119,7 @@ def scale_channels(
         OutOfTime: The time is used up.
     """
     graph = values.graph
-    values.need(value_tensors(graph))
+    values.need(list_value_tensors(graph))
     shapes = {
         name: record.shapes[0]
         for name, record in values.records[0].items()

@@ -42,7 +42,7 @@ from subgraph.trials.doubt import (
     Decision,
     Deviation,
     NodeEvidence,
-    error_of,
+    find_relative_error,
     is_judged_by_noise_in_fp32,
     settle_rounding,
 )
@@ -236,7 +236,7 @@ class ExpectedOutputs:
     def _needs_rounding(output: _Output, by_rounding: Judgement) -> bool:
         """Return whether no approximate kernel of the model explains an error beyond rounding."""
         operators = graphs.load(output.example.model).ops
-        deviation = Deviation.make(operators, error_of(by_rounding), agrees_usually=True)
+        deviation = Deviation.make(operators, find_relative_error(by_rounding), agrees_usually=True)
         settlement = settle_rounding(NodeEvidence([deviation]), is_beyond_rounding=True)
         return settlement.decision is Decision.ROUNDING_ALONE
 

@@ -253,7 +253,7 @@ def find_free_places(places: Iterable[ResultPlace]) -> list[ResultPlace]:
     Raises:
         ResultExists: Something else is in the way.
     """
-    return [case.free_place(place, _make_source()) for place in places]
+    return [case.find_free_place(place, _make_source()) for place in places]
 
 
 def _make_source() -> ModelSource:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from subgraph.comparison.pair import relative_l2
+from subgraph.comparison.pair import compute_relative_l2
 from subgraph.errors import InputError
 from subgraph.graph.properties import MIXES_AXES, WINDOWS
 from subgraph.graph.quantization import code_scales
@@ -372,7 +372,7 @@ class Fit:
         may_be_folded = is_folded and best.distance > MAX_DISTANCE
         for way in iter_foldings(value.size, reference.shape) if may_be_folded else ():
             if (
-                away := relative_l2(reference, way.apply(value))
+                away := compute_relative_l2(reference, way.apply(value))
             ) <= MAX_DISTANCE and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
         return best
@@ -404,7 +404,7 @@ class Fit:
         if reference is None:
             return None
         try:
-            return replace(match, distance=relative_l2(reference, match.value(reference)))
+            return replace(match, distance=compute_relative_l2(reference, match.value(reference)))
         except InputError:
             return None
 
@@ -435,9 +435,11 @@ class Fit:
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Return whether two entries hold the same numbers."""
         a, b = (self.value(each).reshape(-1) for each in (entry, other))
-        return relative_l2(a, b) <= MAX_ROUNDING_DISTANCE
+        return compute_relative_l2(a, b) <= MAX_ROUNDING_DISTANCE
 
 
 def _measure_distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
     """Measure the distance of a value in this alignment from the reference."""
-    return relative_l2(reference, convert_to_reference_type(way.apply(value), reference, scale))
+    return compute_relative_l2(
+        reference, convert_to_reference_type(way.apply(value), reference, scale)
+    )

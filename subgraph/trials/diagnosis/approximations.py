@@ -110,7 +110,7 @@ APPROXIMATIONS: Mapping[str, StringMap] = {
 }
 
 
-def looks_like(output: WrongOutput) -> Iterator[Evidence]:
+def iter_approximations(output: WrongOutput) -> Iterator[Evidence]:
     """Yield the nearest of the approximations whose values the candidate's values are.
 
     Complexity: a run of the region on the reference for each hypothesis.

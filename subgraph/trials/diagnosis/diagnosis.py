@@ -40,9 +40,9 @@ from subgraph.storage.dtypes import name_of
 from subgraph.text import count, list_some
 from subgraph.trials import computed_by
 from subgraph.trials.candidate_runtime import describe_changed_options
-from subgraph.trials.diagnosis.approximations import looks_like
+from subgraph.trials.diagnosis.approximations import iter_approximations
 from subgraph.trials.diagnosis.conclusions import Evidence, Fact, conclude
-from subgraph.trials.diagnosis.passes import Ablation, describe_sets, minimal_sets
+from subgraph.trials.diagnosis.passes import Ablation, describe_sets, find_minimal_sets
 from subgraph.trials.judge import Judge
 from subgraph.trials.open_trials import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
@@ -159,7 +159,7 @@ def _diagnose_one(output: WrongOutput | None) -> list[Evidence]:
     found = list(_diagnose_values(output))
     if any(one.fact is Fact.WITHIN for one in found):
         return found
-    return [*found, *looks_like(output)]
+    return [*found, *iter_approximations(output)]
 
 
 def _diagnose_claim(output: WrongOutput | None) -> Iterator[Evidence]:
@@ -225,7 +225,7 @@ def _find_approximated_part(trials: Trials, parts: Sequence[Region]) -> list[Evi
     by_rounding = trials.with_criterion(ROUNDING_ALONE)
     worst = ((part, by_rounding.verdict(part).worst) for part in parts)
     outputs = (WrongOutput(trials, part, judged) for part, judged in worst if judged)
-    return next((found for output in outputs if (found := list(looks_like(output)))), [])
+    return next((found for output in outputs if (found := list(iter_approximations(output)))), [])
 
 
 def _explains_whole(trials: Trials, precision: Precision) -> bool:
@@ -456,7 +456,7 @@ def _try_passes(trials: Trials, region: Region) -> Iterator[Evidence]:
     """Yield the passes of the optimizer that it takes; tried only if the region is right without
     the optimizer."""
     try:
-        sets = minimal_sets(Ablation(trials, region, MAX_ABLATIONS))
+        sets = find_minimal_sets(Ablation(trials, region, MAX_ABLATIONS))
     except SubcutError as e:
         yield Evidence("pass", f"not known which pass: {e.what}")
         return

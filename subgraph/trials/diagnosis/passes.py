@@ -90,7 +90,7 @@ def switch_off(trials: Trials, off: Iterable[str]) -> Trials:
     return trials.with_candidate(replace(trials.runtime.candidate, options=options))
 
 
-def minimal_sets(ablation: Ablation) -> list[Strings]:
+def find_minimal_sets(ablation: Ablation) -> list[Strings]:
     """Return the minimal sets of passes without which the region is right: of one name, of two,
     else one larger set.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.comparison.pair import relative_l2
+from subgraph.comparison.pair import compute_relative_l2
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
@@ -28,7 +28,7 @@ from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.walks import find_ancestors_until, find_operator, iter_successors
 from subgraph.inspection.lint.coarse_step import STEPS
-from subgraph.inspection.summary import attribute_text
+from subgraph.inspection.summary import format_attribute
 from subgraph.iterables import flatten
 from subgraph.reach import reach
 from subgraph.results.bisect import QUANTIZER, READS, ModelDifference
@@ -210,7 +210,7 @@ class _Node:
         """The attributes that the node has, without the file of TensorFlow Lite's operator."""
         hidden = ("operator",) if self.proto.domain == TFLITE else ()
         return {
-            str(a.name): attribute_text(a) for a in self.proto.attribute if a.name not in hidden
+            str(a.name): format_attribute(a) for a in self.proto.attribute if a.name not in hidden
         }
 
     def is_scale(self, attribute: str) -> bool:
@@ -221,7 +221,7 @@ class _Node:
     def defaults(self) -> dict[str, str]:
         """The default values of its attributes."""
         known = self.schema.attributes.values() if self.schema else ()
-        return {a.name: attribute_text(a.default_value) for a in known if a.default_value.name}
+        return {a.name: format_attribute(a.default_value) for a in known if a.default_value.name}
 
     @property
     def quantization(self) -> str:
@@ -430,7 +430,7 @@ def _measure_constants(
                 part += " with its BatchNormalization"
             if _are_nearest_codes(theirs.side.graph, b, own, their):
                 continue
-            apart = relative_l2(own, their)
+            apart = compute_relative_l2(own, their)
             if texts := _describe_constants(own, their, apart):
                 makers = ", ".join(_list_folded(ours.side.graph, theirs.side.graph, a))
                 by = f" by {makers}" if makers else ""

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from subgraph.comparison.metrics import norm
-from subgraph.comparison.pair import relative_l2
+from subgraph.comparison.pair import compute_relative_l2
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
@@ -82,10 +82,10 @@ def match_tensors(
     tensor_map = expand_map(tensor_map or {}, graph, others)
     check_tensors(graph, tensor_map)
     check_tensors(other_graph, tensor_map.values())
-    names = value_tensors(graph)
+    names = list_value_tensors(graph)
     places = _pair_ends(reference, candidate)
     named = {name: (target, "map") for name, target in tensor_map.items()}
-    targets = dict.fromkeys((*other_graph.inputs, *value_tensors(other_graph)))
+    targets = dict.fromkeys((*other_graph.inputs, *list_value_tensors(other_graph)))
     scales = scales_of(other_graph)
     own = scales_of(graph)
     reference = ModelValues(graph, partial(_as_real, reference.value, own))
@@ -144,14 +144,16 @@ def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matc
     An order in which the values of an intermediate tensor deviate far counts, too.
     """
     found = set()
-    for name in {*value_tensors(reference.graph)}.intersection(value_tensors(candidate.graph)):
+    for name in {*list_value_tensors(reference.graph)}.intersection(
+        list_value_tensors(candidate.graph)
+    ):
         expected = reference.value(name)
         value = candidate.value(name)
         match = matches.get(name)
         perm = match.perm if match else ()
         if expected is not None and value is not None and expected.shape != value.shape:
             long_axes = [axis for axis in perm if expected.shape[axis] > 1]
-            is_far = match and relative_l2(expected, match.to_real(value)) > MAX_DISTANCE
+            is_far = match and compute_relative_l2(expected, match.to_real(value)) > MAX_DISTANCE
             if long_axes == sorted(long_axes) or (is_far and name not in reference.graph.outputs):
                 found.add(name)
     return found
@@ -234,7 +236,7 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
             )
 
 
-def value_tensors(graph: Graph) -> list[str]:
+def list_value_tensors(graph: Graph) -> list[str]:
     """Return inputs, and tensors that depend on their values, of nodes that an output needs, in
     topological order."""
     kinds = find_kinds(graph, graph.maker)
@@ -398,14 +400,14 @@ def _fit(
     match = match.with_type(value.dtype.name)
     same_shape = expected.shape == value.shape
     if same_shape and (
-        expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= MAX_DISTANCE
+        expected.ndim < 2 or compute_relative_l2(expected, match.to_real(value)) <= MAX_DISTANCE
     ):
         return match
     perms = [_turn(order) for order in iter_axis_orders(expected.shape, value.shape)]
     turned = [replace(match, perm=perm) for perm in perms]
     if len(turned) < 2:
         return turned[0] if turned else None
-    distances = sorted((relative_l2(expected, m.to_real(value)), m.perm) for m in turned)
+    distances = sorted((compute_relative_l2(expected, m.to_real(value)), m.perm) for m in turned)
     (best, perm), (second, _) = distances[:2]
     if best * MIN_RIVAL_RATIO < second and best <= MAX_DISTANCE:
         return replace(match, perm=perm)
@@ -460,7 +462,7 @@ def _find_near_values(
             expected = reference.value(name)
             fitted = _fit(replace(match, reference_scale=own.get(name)), expected, value)
             if fitted and expected is not None:
-                apart = relative_l2(expected, fitted.to_real(value))
+                apart = compute_relative_l2(expected, fitted.to_real(value))
                 near[name] += [(apart, fitted)] if apart <= MAX_DISTANCE else []
     return {name: options for name, options in near.items() if options}
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.comparison.metrics import max_rel
-from subgraph.comparison.pair import Pair, relative_l2
+from subgraph.comparison.pair import Pair, compute_relative_l2
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, ModelError, SubcutError, UsageError
 from subgraph.graph.cut import Cut, cut_region
@@ -43,8 +43,8 @@ from subgraph.trials.matching.match_tensors import (
     ModelValues,
     can_hold,
     find_misshapen,
+    list_value_tensors,
     match_tensors,
-    value_tensors,
 )
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.trials.reference_model import run_loaded
@@ -88,7 +88,7 @@ def pair_models(
         UsageError: An input or output of `graph` is not in `other`.
         UnknownName: `tensor_map` names a tensor that does not exist.
     """
-    values.need(value_tensors(graph))
+    values.need(list_value_tensors(graph))
     other_values, unknown = _run_reference(graph, other, reference, values, scratch)
     ours = _read_first_sample(graph, values)
     theirs = _read_first_sample(other, other_values)
@@ -199,7 +199,7 @@ def _run_reference(
             e.what,
         )
         return None, e.what
-    return other_values, _need_computable(other_values, value_tensors(other))
+    return other_values, _need_computable(other_values, list_value_tensors(other))
 
 
 def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
@@ -243,7 +243,7 @@ def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
     again = ReferenceValues(pair.graph, own.reference, own.samples[:1], tests.folder / "again")
     again.captured = own.captured[:1]
     again.records = [{n: tests.records[n] for n in pair.graph.inputs} | tests.fed]
-    _need_computable(again, value_tensors(pair.graph))
+    _need_computable(again, list_value_tensors(pair.graph))
     return again
 
 
@@ -534,7 +534,7 @@ class MeaningTests:
         if real.dtype.kind not in "fV":
             return 0.0
         values = real.reshape(-1), match.to_real(record.array()).reshape(-1)
-        distance = relative_l2(*values)
+        distance = compute_relative_l2(*values)
         if not math.isfinite(distance):
             return math.inf
         return max(distance, max_rel.of_pair(Pair(*values)))
@@ -606,7 +606,7 @@ def _rank_use(tests: MeaningTests, match: MatchedTensor, name: str) -> tuple[flo
     models = (tests.pair.reference, name), (tests.pair.graph, match.name)
     operators = {find_operator(graph, tensor) for graph, tensor in models}
     own = match.to_real(tests.records[match.name].array())
-    apart = relative_l2(tests.values.records[0][name].array(), own)
+    apart = compute_relative_l2(tests.values.records[0][name].array(), own)
     return min(apart, MAX_ALIKE), len(operators) > 1
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from subgraph.comparison.noise.instrument import element_types
+from subgraph.comparison.noise.instrument import find_element_types
 from subgraph.errors import ModelError
 from subgraph.precision import Precision
 from subgraph.verdict import Status
@@ -217,7 +217,7 @@ def test_types_follow_from_schemas() -> None:
                     else_branch = e () => (float16 r) { r = Abs(h) }>
         l, w = Loop (k, c, d) <body = b (int64 j, bool g, double a) => (bool o, double f, int64 t) {
             o = Identity(g) f = Exp(a) t = Add(j, j) }> }"""  # noqa: E501
-    types = element_types(parser.parse_model(text).graph, {}, 17)
+    types = find_element_types(parser.parse_model(text).graph, {}, 17)
     assert {n: types[n] for n in "hvimzqsuylwd"} == {
         "h": "float16",
         "v": "float32",

@@ -24,7 +24,7 @@ from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.noise.rounding_nodes import (
     Constants,
     NodeWriter,
-    noise_scale,
+    compute_noise_scale,
     write_perturbed,
 )
 from subgraph.errors import ModelError
@@ -101,8 +101,8 @@ def perturbed(tmp_path_factory: pytest.TempPathFactory) -> Perturb:
             path = folder / f"{dtype} {claim}.onnx"
             path.write_bytes(model.SerializeToString())
             runs[dtype, claim] = ort.load(path, {"opt": "disable", "threads": 1})
-        factor = perturb.factor_of(key)
-        scale = noise_scale(claim, dtype, factor)
+        factor = perturb.compute_factor(key)
+        scale = compute_noise_scale(claim, dtype, factor)
         y = runs[dtype, claim](
             {"x": x, "k": np.array(factor, np.float32), "scale": np.array(scale, np.float32)}
         )["y"]
@@ -146,7 +146,7 @@ def test_random_numbers_have_the_mean_square_of_uniform_ones_and_are_independent
     x = np.unique(np.abs(normal(40_000).astype(np.float16).astype(dtype)))
     x = x[x > 0.01]
     keys = [
-        perturb.key_of(*which)
+        perturb.compute_key(*which)
         for which in (("t", 0, 0), ("t", 0, 1), ("t", 1, 0), ("s", 0, 0), ("t", 0, 0, 1))
     ]
     before = x.astype(np.float64)
@@ -210,7 +210,7 @@ def test_exact_ops_add_nothing(make: Make, perturbed: Perturb, op: str) -> None:
     }
     captured = make(f"g (float[4,4] x) => ({kind} y) {{ {EXACT[op]} }}", {"x": x}, **weights)
     for k, output in enumerate(captured.noise.get_output("y").perturb(BF16, 2)):
-        fed = perturbed(x, BF16, perturb.key_of("0", 0, k))  # the first key
+        fed = perturbed(x, BF16, perturb.compute_key("0", 0, k))  # the first key
         allowed = np.concatenate([fed.reshape(-1), f32([0, 0.1])])
         assert np.isin(output, allowed).all() and (output != captured.reference("y")).any()
 

@@ -15,7 +15,7 @@ import pytest
 import subgraph
 from subgraph.comparison.noise.instrument import MARK, add_steps
 from subgraph.comparison.noise.noise import RegionNoise
-from subgraph.comparison.noise.perturb import STEP_SHARE, random_steps
+from subgraph.comparison.noise.perturb import STEP_SHARE, draw_steps
 from subgraph.graph.region import build_region, prepare_graph
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
@@ -86,7 +86,7 @@ def shapes_of(info: onnx.ValueInfoProto) -> list[int]:
 
 def test_hundredth_of_the_codes_moves() -> None:
     for dtype, zero in (("int8", 0), ("uint8", 128)):
-        steps = random_steps([100, 1000], dtype, 7).astype(np.int64) - zero
+        steps = draw_steps([100, 1000], dtype, 7).astype(np.int64) - zero
         assert set(np.unique(steps)) == {-1, 0, 1}
         assert 0.8 * STEP_SHARE < np.mean(steps != 0) < 1.2 * STEP_SHARE and abs(steps.sum()) < 200
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings, strategies as st
 from subgraph.comparison.similarity.explanations import (
     find_explanations,
     find_grid,
-    matching_tensors,
+    find_matching_tensors,
 )
-from subgraph.comparison.similarity.rearranged import misreadings
+from subgraph.comparison.similarity.rearranged import iter_misreadings
 from tests.helpers.budget import within
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
@@ -126,8 +126,8 @@ def test_another_tensor_is_recognized(x: Array) -> None:
     }
     changed: Array = wide(others["the values of sample 2"])
     assert explain(x, changed, others=others) == ["the values of sample 2"]
-    assert [e.text for e in matching_tensors(x, changed, others)] == ["the values of sample 2"]
-    assert matching_tensors(x, wide(np.asarray(rng.normal(size=x.shape))), others) == []
+    assert [e.text for e in find_matching_tensors(x, changed, others)] == ["the values of sample 2"]
+    assert find_matching_tensors(x, wide(np.asarray(rng.normal(size=x.shape))), others) == []
 
 
 # ------------------------------------------------------------ rounding
@@ -236,7 +236,7 @@ def test_many_explanations_count_as_none() -> None:
 @pytest.mark.parametrize("kind", ["U4", bool, np.complex64, object])
 def test_values_that_are_no_numbers_have_no_explanation(kind: Any) -> None:
     x = np.random.default_rng(0).integers(0, 99, (4, 8)).astype(kind)
-    assert explain(x, x[::-1]) == [] and matching_tensors(x, x[::-1], {"x": x[::-1]}) == []
+    assert explain(x, x[::-1]) == [] and find_matching_tensors(x, x[::-1], {"x": x[::-1]}) == []
     assert explain(x, x[:2]) == [] and explain(x[:0], x[:0]) == []
 
 
@@ -253,7 +253,7 @@ def test_nan_and_infinities_move_with_the_values() -> None:
 @few
 @given(tensors(ranks=(2, 4)))
 def test_misread_inputs_keep_shape_and_type(x: Array) -> None:
-    for text, value in misreadings(x):
+    for text, value in iter_misreadings(x):
         assert text and value.shape == x.shape and value.dtype == x.dtype
 
 

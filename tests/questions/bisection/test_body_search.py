@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from benchmarks import bodies as benchmark
 from fixtures import bodies, bodies_wrong
-from subgraph.questions.bisection.body_search import first_wrong, most_halvings
+from subgraph.questions.bisection.body_search import count_most_halvings, find_first_wrong
 from subgraph.results.bisect import InnerFinding, InsideDocument
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers.facts import has_line
@@ -31,8 +31,8 @@ def test_the_first_wrong_iteration_is_found_by_halving(total: int, data: st.Data
         asked.append(trips)
         return trips > first
 
-    assert first_wrong(total, fails) == first
-    assert len(asked) <= most_halvings(total)
+    assert find_first_wrong(total, fails) == first
+    assert len(asked) <= count_most_halvings(total)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.diagnosis.approximations import looks_like
+from subgraph.trials.diagnosis.approximations import iter_approximations
 from subgraph.trials.diagnosis.conclusions import Fact, conclude
 from subgraph.trials.diagnosis.diagnosis import diagnose
 from subgraph.trials.open_trials import Setup, open_trials
@@ -125,7 +125,7 @@ def wrong(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[An
     ],
 )
 def test_approximation_is_named(wrong: Any, text: str, opset: int, does: str, name: str) -> None:
-    (found,) = looks_like(wrong(text, opset, does=does))
+    (found,) = iter_approximations(wrong(text, opset, does=does))
     assert has_line(found.says, "looks like", name, "×", "nearer"), found
     assert has_line(conclude([found]).says, "approximation", f"{found.quoted}")
 
@@ -139,7 +139,7 @@ def test_approximation_is_named(wrong: Any, text: str, opset: int, does: str, na
     ],
 )
 def test_cause_that_hides_another_error_is_not_named(wrong: Any, options: dict[str, str]) -> None:
-    assert not list(looks_like(wrong(ERF, **options)))
+    assert not list(iter_approximations(wrong(ERF, **options)))
 
 
 def test_the_conclusion_comes_before_float16(wrong: Any) -> None:

@@ -18,7 +18,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.diagnosis.passes import Ablation, describe_sets, minimal_sets, switch_off
+from subgraph.trials.diagnosis.passes import Ablation, describe_sets, find_minimal_sets, switch_off
 from subgraph.trials.open_trials import Setup, open_trials
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -73,7 +73,7 @@ def test_the_minimal_sets_are_found(
     ablation: Ask, names: str, cures: str, found: set[tuple[str, ...]]
 ) -> None:
     asked = ablation(names=names, cures=cures)
-    assert set(minimal_sets(asked)) == found
+    assert set(find_minimal_sets(asked)) == found
     for some in found:
         assert asked.is_right(some)
         assert not any(asked.is_right(set(some) - {name}) for name in some)
@@ -83,12 +83,12 @@ def test_the_minimal_sets_are_found(
 def test_pass_that_does_something_only_without_another_is_found(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+C", hidden="A>C")
     assert list(asked.names()) == ["A", "B"]
-    assert minimal_sets(asked) == [("A", "C")]
+    assert find_minimal_sets(asked) == [("A", "C")]
 
 
 def test_switch_that_is_off_already_is_not_named(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+B", off="A")
-    assert minimal_sets(asked) == [("B",)]
+    assert find_minimal_sets(asked) == [("B",)]
     assert switch_off(asked.trials, ["B"]).runtime.candidate.options["off"] == "A+B"
 
 
@@ -96,14 +96,14 @@ def test_switch_that_is_off_already_is_not_named(ablation: Ask) -> None:
 def test_the_runs_are_bounded(ablation: Ask) -> None:
     asked = ablation(9, names="+".join("ABCDEF"), cures="E+F")
     # not as a pair: one name after the other was left in
-    assert minimal_sets(asked) == [("E", "F")]
+    assert find_minimal_sets(asked) == [("E", "F")]
     assert asked.runs <= 9 + 6
 
 
 def test_optimizer_without_named_passes_has_none(ablation: Ask) -> None:
     asked = ablation(names="A", cures="A")
     asked.trials.runtime.__dict__["about"] = BackendInfo()
-    assert minimal_sets(asked) == []
+    assert find_minimal_sets(asked) == []
     assert asked.runs == 0
 
 

@@ -24,7 +24,7 @@ from subgraph.questions.bisection.manual.manual_session import (
     Session,
     clear,
 )
-from subgraph.questions.bisection.manual.tasks import Task, TaskFormat, read_task, span_of
+from subgraph.questions.bisection.manual.tasks import Task, TaskFormat, format_span, read_task
 from subgraph.questions.bisection.options import BisectionOptions
 from subgraph.runtime.candidate import BY_HAND, Candidate
 from subgraph.search import Settings
@@ -221,4 +221,4 @@ def _describe_task(task: Task, folder: Path) -> str:
     if region.nodes == model.whole().nodes:
         return f"the whole model{more}"
     manifest = read_task(folder)
-    return span_of(manifest.region if manifest else None) + more
+    return format_span(manifest.region if manifest else None) + more

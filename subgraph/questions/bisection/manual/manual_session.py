@@ -337,7 +337,7 @@ def take(session: Session, source: Path | None, number: int | None) -> Taken:
     numbers = _require_open(session) if number is None else [number]
     is_only = len(numbers) == 1
     places = {
-        n: TaskFolders.find(tasks.folders_of(session.todo, n), n, source, is_only=is_only)
+        n: TaskFolders.find(tasks.list_folders(session.todo, n), n, source, is_only=is_only)
         for n in numbers
     }
     taken = []

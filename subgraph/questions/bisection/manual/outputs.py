@@ -18,7 +18,7 @@ from subgraph.cases import case
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
 from subgraph.iterables import flatten, ungroup
-from subgraph.questions.bisection.manual.tasks import TaskManifest, files_of, read_task
+from subgraph.questions.bisection.manual.tasks import TaskManifest, list_files_of_kind, read_task
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import StoredFile, find_axes
@@ -104,8 +104,8 @@ def list_expected_outputs(manifest: TaskManifest) -> list[ExpectedOutput]:
     outputs = []
     for tensor in manifest.outputs:
         for k, stored in enumerate(tensor.samples):
-            own = files_of(stored, "npy")
-            pairs = zip(own, files_of(stored, "bin") or own, strict=False)
+            own = list_files_of_kind(stored, "npy")
+            pairs = zip(own, list_files_of_kind(stored, "bin") or own, strict=False)
             files = [ExpectedFile(*pair) for pair in pairs]
             for file in (*own, *stored.files):
                 if file.dtype not in dtypes.TYPE_NUMBERS:

@@ -126,7 +126,7 @@ class TaskManifest(case.Manifest):
     by_hand: TaskEntry | None = None
 
 
-def span_of(region: RegionEntry | None) -> str:
+def format_span(region: RegionEntry | None) -> str:
     """Return `conv1 … prob, 229 nodes`."""
     nodes: Sequence[NodeEntry] = region.nodes if region else ()
     ends = dict.fromkeys(node.name for node in (*nodes[:1], *nodes[-1:]))
@@ -145,7 +145,7 @@ def read_task(folder: Path) -> TaskManifest | None:
     return from_json(TaskManifest, manifest, str(folder / case.MANIFEST))
 
 
-def folders_of(todo: Path, number: int) -> list[Path]:
+def list_folders(todo: Path, number: int) -> list[Path]:
     """Return the folders of a task, one per cut."""
     cuts = [todo / str(number)]
     while (further := todo / f"{number}-{len(cuts) + 1}").is_dir():
@@ -155,7 +155,7 @@ def folders_of(todo: Path, number: int) -> list[Path]:
 
 def is_complete(todo: Path, number: int, key: str) -> bool:
     """Return whether all files exist that `write_task` wrote for this task."""
-    cuts = folders_of(todo, number)
+    cuts = list_folders(todo, number)
     manifests = [read_task(folder) for folder in cuts]
     entry = manifests[0].by_hand if manifests[0] else None
     if entry is None or entry.key != key or entry.of != len(cuts):
@@ -222,7 +222,7 @@ def _find_values(task: Task) -> ReferenceValues:
     return values
 
 
-def files_of(stored: StoredTensor, kind: str) -> list[StoredFile]:
+def list_files_of_kind(stored: StoredTensor, kind: str) -> list[StoredFile]:
     """Return the files of one kind, npy or bin, of a tensor in a manifest."""
     return [file for file in stored.files if file.format == kind]
 
@@ -246,7 +246,7 @@ def remove(folder: Path) -> bool:
 
 def _write_instructions(manifest: case.CaseManifest, number: int) -> str:
     """Write instructions for somebody who has only this folder."""
-    lines = [f"{number}: {span_of(manifest.region)}", ""]
+    lines = [f"{number}: {format_span(manifest.region)}", ""]
     lines += ["Run model.onnx on the device, with"]
     lines += [f"  {line}" for line in _iter_file_lines(manifest.inputs)]
     lines += ["", f"and put its outputs into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
@@ -265,6 +265,6 @@ def _iter_file_lines(tensors: Sequence[TensorEntry]) -> Iterator[str]:
     files."""
     for tensor in tensors:
         for stored in tensor.samples:
-            for file in files_of(stored, "bin") or files_of(stored, "npy"):
+            for file in list_files_of_kind(stored, "bin") or list_files_of_kind(stored, "npy"):
                 layout = f" {file.layout}" if file.layout and len(file.shape) > 3 else ""
                 yield f"{file.file}   {file.dtype}  {shape_text(file.shape)}{layout}"
