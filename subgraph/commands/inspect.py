@@ -462,8 +462,9 @@ def _iter_region(document: RegionDocument, form: _Form) -> Iterable[str]:
     names = " → ".join(clean(", ".join(labels)) or default for labels, default in ends)
     parts = (document.nodes, "node"), (document.inputs, "input"), (document.outputs, "output")
     numbers = [count(items, noun) for items, noun in parts]
-    parameters = f"{format_large(document.parameters)} parameters"
-    yield f"region  {names}   {' · '.join([*numbers, parameters])}"
+    yield (
+        f"region  {names}   {' · '.join(numbers)} · {format_large(document.parameters)} parameters"
+    )
     yield from _iter_boundary(form, document.inputs, document.shapes, document.outputs)
     yield f"weights  {count(document.weights, 'tensor')}"
     for nodes, word, why in (

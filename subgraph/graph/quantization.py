@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.kinds import find_kinds
+from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
 from subgraph.graph.walks import find_operator, skip_operators
@@ -86,8 +86,6 @@ def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> floa
 
 def quantizes_itself(graph: Graph) -> bool:
     """Return whether the model quantizes values that depend on its inputs."""
-    from subgraph.graph.kinds import VALUE
-
     made = list(
         flatten(graph.makes[i][:1] for i, node in enumerate(graph.nodes) if makes_steps(node))
     )
@@ -154,7 +152,7 @@ def _is_computed(graph: Graph, name: str) -> bool:
 
 
 def _iter_operator_scales(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:
-    """Return the scales that an operator of TensorFlow Lite states for outputs and model inputs."""
+    """Yield the scales that an operator of TensorFlow Lite states for outputs and model inputs."""
     attributes = index_by_name(node.attribute)
     inputs = [name if name in graph.inputs else "" for name in node.input]
     for word, names in (("input_", inputs), ("", node.output)):
