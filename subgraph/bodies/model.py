@@ -39,6 +39,7 @@ from subgraph.graph.nested import (
     tensors_in,
 )
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.selection import is_name
 from subgraph.graph.value_types import find_declared_types
 from subgraph.graph.walks import find_ancestors
 from subgraph.iterables import flatten, index_by_name
@@ -260,7 +261,7 @@ def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
         UnknownName: the node has no body of that name.
         UsageError: the iteration is not a number, or the node does not iterate.
     """
-    if "/" not in text or text in graph.maker or text in graph.inputs or text in graph.node_names:
+    if "/" not in text or is_name(graph, text):
         return None
     ends = [m.start() for m in re.finditer("/", text)]
     for end in reversed(ends):  # names of nodes hold slashes, too: the longest that is a node's
@@ -387,7 +388,7 @@ def find_part(known: Sequence[Part], name: str) -> tuple[Part, str]:
     An iteration in the name (`loop1/body@3/conv`) makes no difference here.
     """
     top = known[0].graph
-    if name not in top.maker and name not in top.inputs and name not in top.node_names:
+    if not is_name(top, name):
         plain = re.sub(r"@(\d+|last|all)(?=/)", "", name)
         found = max((p for p in known if plain.startswith(p.prefix)), key=lambda p: len(p.prefix))
         if found.prefix:

@@ -538,7 +538,7 @@ class ScoreOptions:
 
 @frozen
 class RuntimeOptions:
-    """The options of the runs of candidate and reference."""
+    """Runs of candidate and reference."""
 
     precision: Text = option(
         "--precision", "fp16", "Precision of the candidate: fp32, tf32, fp16, bf16 or int8."

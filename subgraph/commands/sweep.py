@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @frozen
 class SweepRuntimeOptions(options.RuntimeOptions):
-    """The options of the candidate's runs.
+    """Runs of the candidate.
 
     The models of a sweep are tiny: a minute is enough.
     """

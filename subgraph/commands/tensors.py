@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import os
 from pathlib import Path
@@ -19,8 +18,8 @@ from subgraph.commands.recorded import parse_layout
 from subgraph.commands.resolve import Asked, read_formats
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.selection import select_tensor
-from subgraph.iterables import drop_repeats, flatten
+from subgraph.graph.selection import find_fitting_tensors, select_tensor
+from subgraph.iterables import drop_repeats
 from subgraph.log import log
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.dtypes import Scale
@@ -236,16 +235,5 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
         )
     chosen: list[str] = []
     for word in words:
-        if any(c in word for c in "*?[") and word not in graph.maker:
-            hits = [n for n in tensors if fnmatch.fnmatchcase(n, word)]
-            hits += list(
-                flatten(
-                    graph.makes[i]
-                    for node, i in graph.names.items()
-                    if fnmatch.fnmatchcase(node, word)
-                )
-            )
-            chosen += hits or [select_tensor(graph, word)]
-        else:
-            chosen.append(select_tensor(graph, word))
+        chosen += find_fitting_tensors(graph, tensors, word) or [select_tensor(graph, word)]
     return drop_repeats(chosen)

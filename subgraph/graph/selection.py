@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph
@@ -49,12 +50,33 @@ def select(graph: Graph, text: str) -> Selection:
 def select_all(graph: Graph, text: str) -> tuple[int, ...]:
     """Return the nodes of a selector; of a glob all that it matches. Errors as of `select`, but
     for several matches."""
-    exact = text in graph.node_names or text in graph.maker or text in graph.inputs
-    globbed = not exact and any(c in text for c in "*?[")
-    hits = [
-        i for i, name in enumerate(graph.node_names) if globbed and fnmatch.fnmatchcase(name, text)
-    ]
-    return tuple(hits) or select(graph, text).nodes
+    nodes = _find_fitting_nodes(graph, text) if _is_glob(graph, text) else []
+    return tuple(nodes) or select(graph, text).nodes
+
+
+def is_name(graph: Graph, text: str) -> bool:
+    """Return whether a text is the name of a node, of a computed tensor or of a model input."""
+    return text in graph.names or text in graph.maker or text in graph.inputs
+
+
+def find_fitting_tensors(graph: Graph, tensors: Iterable[str], glob: str) -> list[str]:
+    """Find the tensors that a glob fits, by their own name or by that of their producer.
+
+    A text without wildcards, or that is itself a name, fits none.
+    """
+    if not _is_glob(graph, glob):
+        return []
+    produced = set(graph.iter_outputs(_find_fitting_nodes(graph, glob)))
+    return [name for name in tensors if name in produced or fnmatchcase(name, glob)]
+
+
+def _is_glob(graph: Graph, text: str) -> bool:
+    """Return whether a text has wildcards, and is not itself a name."""
+    return any(c in text for c in "*?[") and not is_name(graph, text)
+
+
+def _find_fitting_nodes(graph: Graph, glob: str) -> list[int]:
+    return [i for i, name in enumerate(graph.node_names) if fnmatchcase(name, glob)]
 
 
 def select_tensor(graph: Graph, text: str) -> str:
@@ -103,7 +125,7 @@ def _select_by_glob(graph: Graph, text: str) -> Selection | None:
     if not any(c in text for c in "*?[…"):
         return None
     pattern = text if "…" not in text else "*".join(map(glob.escape, text.split("…")))
-    hits = [name for name in graph.names if fnmatch.fnmatchcase(name, pattern)]
+    hits = [name for name in graph.names if fnmatchcase(name, pattern)]
     if len(hits) > 1:
         hint = f"say which: {list_some(hits, 8)}"
         raise UsageError(f"'{text}' matches {len(hits)} nodes", hint, code="node.ambiguous")

@@ -7,7 +7,6 @@ full model's own outputs come from an undisturbed run.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -29,7 +28,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.region import Region
-from subgraph.graph.selection import select
+from subgraph.graph.selection import find_fitting_tensors, select
 from subgraph.graph.walks import find_ancestors_until, find_descendants
 from subgraph.inspection.drawn_network import make_labeled_network
 from subgraph.inspection.validate import explain_refusal
@@ -809,34 +808,21 @@ def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
     if not at:
         return names
     graph = model.graph
-    selected = set()
+    selected: set[str] = set()
     for word in at:
-        tensors = _find_fitting(graph, names, word)
+        tensors = find_fitting_tensors(graph, names, word)
         if not tensors:
             selection = select(graph, word)
-            tensors = (
-                {selection.tensor} if selection.tensor else set(graph.iter_outputs(selection.nodes))
-            )
-        if not tensors & set(names):
+            outputs = list(graph.iter_outputs(selection.nodes))
+            tensors = [selection.tensor] if selection.tensor else outputs
+        if set(names).isdisjoint(tensors):
             raise UsageError(
                 f"'{word}' cannot be compared",
                 "it is an input, a constant, a shape, or nobody needs it",
                 code="compare.not-comparable",
             )
-        selected |= tensors
+        selected.update(tensors)
     return [n for n in names if n in selected]
-
-
-def _find_fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
-    """Return the tensors that a glob fits, by their own name or their node's; none if the word
-    itself is a name."""
-    if not any(c in word for c in "*?[") or word in graph.maker or word in graph.node_names:
-        return set()
-    return {
-        n
-        for n in names
-        if any(fnmatch.fnmatchcase(name, word) for name in (n, graph.node_names[graph.maker[n]]))
-    }
 
 
 def _judge_alone(

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.selection import select, select_tensor
+from subgraph.graph.selection import find_fitting_tensors, select, select_tensor
 from subgraph.text import nearest
 from tests.helpers import text_models
 from tests.helpers.budget import within
@@ -158,3 +158,13 @@ def test_the_nearest_of_a_great_many_names_are_found_soon() -> None:
             "blocks.7/attention/output/dense/MatMul_3", names
         )
         assert len(nearest("nothing like it", names)) == 3
+
+
+@pytest.mark.parametrize(
+    ("glob", "tensors"),
+    [("relu/*", ["r1", "r2"]), ("?1", ["c1", "r1", "t1"]), ("c1", []), ("split", []), ("q*", [])],
+)
+def test_glob_fits_names_of_tensors_and_of_their_producers(
+    g: Graph, glob: str, tensors: list[str]
+) -> None:
+    assert find_fitting_tensors(g, [*g.inputs, *g.maker], glob) == tensors
