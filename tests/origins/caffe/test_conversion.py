@@ -74,7 +74,7 @@ def test_converted_model_is_used_again_until_its_files_change(
     assert first.stat().st_mtime_ns == stamp
     write(SMALL, prototxt, seed=1)
     assert conversion.to_onnx(prototxt) != first
-    monkeypatch.setattr("subgraph.origins.converted.LIMIT", 3 * first.stat().st_size)
+    monkeypatch.setattr("subgraph.origins.converted.MAX_CONVERTED_BYTES", 3 * first.stat().st_size)
     latest = [conversion.to_onnx(prototxt, f"random:{seed}") for seed in range(5)]
     assert {p.name for p in first.parent.parent.iterdir()} <= {p.parent.name for p in latest}
     assert 1 <= len([*first.parent.parent.iterdir()]) <= 3
@@ -102,7 +102,7 @@ def test_large_filter_repeats_its_random_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VGG-16 has 138 million weights: to look at names, drawing each of them is too much."""
-    monkeypatch.setattr("subgraph.origins.caffe.builder.BLOCK", 1009)
+    monkeypatch.setattr("subgraph.origins.caffe.builder.MAX_DRAWN_WEIGHTS", 1009)
     path = tmp_path / "a.prototxt"
     path.write_text(
         net(layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 30}), x=(1, 100))
