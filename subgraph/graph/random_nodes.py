@@ -29,18 +29,20 @@ def find_random_nodes(
     """
     certain = BODILESS - RANDOM_OPS - {"Dropout", *(name for _, name, _ in functions)}
     drawing = {
-        key for key, f in functions.items() if _draw(f.node, _scope(f.node, (), lambda name: None))
+        key
+        for key, f in functions.items()
+        if _has_draw(f.node, _make_lookup(f.node, (), lambda name: None))
     }
     doubtful = [i for i, node in enumerate(nodes) if node.op_type not in certain]
     return {
         i
         for i in doubtful
-        if _draw([nodes[i]], constant_of)
+        if _has_draw([nodes[i]], constant_of)
         or (drawing and drawing & find_called([nodes[i]], functions))
     }
 
 
-def _draw(nodes: Iterable[NodeProto], constant_of: ConstantLookup) -> bool:
+def _has_draw(nodes: Iterable[NodeProto], constant_of: ConstantLookup) -> bool:
     """Return whether a node, or a node in its bodies, draws random numbers.
 
     Args:
@@ -48,17 +50,19 @@ def _draw(nodes: Iterable[NodeProto], constant_of: ConstantLookup) -> bool:
         constant_of: Returns a constant in the scope of the nodes.
     """
     for node in nodes:
-        if node.domain in STANDARD and (node.op_type in RANDOM_OPS or _trains(node, constant_of)):
+        if node.domain in STANDARD and (
+            node.op_type in RANDOM_OPS or _is_training(node, constant_of)
+        ):
             return True
         if any(
-            _draw(body.node, _scope(body.node, body.initializer, constant_of))
+            _has_draw(body.node, _make_lookup(body.node, body.initializer, constant_of))
             for body in bodies(node)
         ):
             return True
     return False
 
 
-def _trains(node: NodeProto, constant_of: ConstantLookup) -> bool:
+def _is_training(node: NodeProto, constant_of: ConstantLookup) -> bool:
     """Return whether a Dropout can be in training mode: its third input is true or computed."""
     name = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
     if not name:
@@ -67,13 +71,12 @@ def _trains(node: NodeProto, constant_of: ConstantLookup) -> bool:
     return mode is None or any(mode.raw_data) or any(mode.int32_data)
 
 
-def _scope(
+def _make_lookup(
     nodes: Iterable[NodeProto],
     weights: Iterable[TensorProto],
     outer: ConstantLookup,
 ) -> ConstantLookup:
-    """Constants as seen inside a body or function, whose own names shadow those of the outer
-    scope."""
+    """Return the lookup of constants in a body or function, whose names shadow those around it."""
     own: JsonObject = invert((constant_value(n), n.output) for n in nodes)
     own |= index_by_name(weights)
     return lambda name: own[name] if name in own else outer(name)
