@@ -85,7 +85,7 @@ def search(
             )
     n = len(parents)
     settings = settings or Settings()
-    prior = weights or partial(_find_alike, n)
+    prior = weights or (lambda: [1.0] * n)
 
     def begin(settings: Settings) -> tuple[SearchState, Search[Findings]]:
         driver = Driver(oracle, n, settings, (n.bit_length() + 4, False))
@@ -97,10 +97,6 @@ def search(
         unlimited = replace(settings, max_trials=None, max_time=None)
         settings.expect(Lookahead(partial(begin, unlimited), state.driver.answers_sent).iter_wanted)
     return state.driver.run(narrowing)
-
-
-def _find_alike(n: int) -> list[float]:
-    return [1.0] * n
 
 
 def _narrow(state: SearchState) -> Search[Findings]:

@@ -130,7 +130,8 @@ def open_trials(
             shared = _find_shared_tensors(graph, sides)
             if sides[0] is not None:
                 roundings = stack.enter_context(Reference())
-                unrounded = _find_unrounded_casts(values, sides[0])
+                known = sides[0] & graph.maker.keys()
+                unrounded = find_unrounded(graph, known, values.compute_first)
                 roundings.share(workers.deadline)
             if sides[1] is not None:
                 candidate = replace(
@@ -229,12 +230,6 @@ def _measure_quantization(
             if pair and pair.floating and pair.scale:
                 cost = max(cost, pair.error / pair.scale)
     return cost
-
-
-def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> StringMap:
-    """Find Casts to a narrow type of a translated model that the module, whose values these are,
-    lacks."""
-    return find_unrounded(values.graph, known & values.graph.maker.keys(), values.compute_first)
 
 
 def _find_shared_tensors(
