@@ -402,8 +402,8 @@ def real_name(ours: ModelProto, healthy: ModelProto, name: str) -> str:
     """The float tensor of our model that a tensor of the other one holds; codes can have any name,
     but not the tensors beside their quantizers."""
     known = {t for n in ours.graph.node for t in (*n.input, *n.output)}
-    beside = [n.output[0] for n in healthy.graph.node if name == n.input[0]]
-    beside += [n.input[0] for n in healthy.graph.node if name in n.output]
+    beside = [n.output[0] for n in healthy.graph.node if name in n.input[:1]]
+    beside += [n.input[0] for n in healthy.graph.node if n.input and name in n.output]
     quantized = {
         t for n in healthy.graph.node if n.op_type in QUANTIZERS for t in (*n.input[:1], *n.output)
     }

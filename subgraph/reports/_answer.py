@@ -62,6 +62,7 @@ MAX_DIFFERENCES = 3  # between two models that an answer shows
 # Label by start of a conclusion.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
 RANGE = "range, not a bug: "
+COARSE = "the range, not a kernel: "
 
 Finding: TypeAlias = FindingDocument | InnerFinding
 
@@ -502,7 +503,7 @@ def _iter_plans(document: BisectDocument, conclusion: str) -> Iterator[NextComma
         finding.kind is FindingKind.ACCUMULATED or finding.signature is Signature.PRECISION
         for finding in document.findings
     )
-    if adds_up and other and other.nodes:
+    if (adds_up or conclusion.startswith(COARSE)) and other and other.nodes:
         plan = _retype(document)[2:]
     elif conclusion.startswith(RANGE) and not other:
         plan = [*_retype(document, "-c", "--candidate", "--precision")[2:], "--to", "fp16"]

@@ -172,12 +172,7 @@ def compute_error_alone(judge: Judge, region: Region, result: RunResult) -> Arra
     Returns:
         None if the result is a failure, or the reference cannot compute them.
     """
-    if result.failure:
-        return None
-    try:
-        return compute_error(judge, propagate(judge.model, region, result.tensors))
-    except ModelError:
-        return None
+    return compute_error(judge, compute_outputs_with_only(judge.model, region, result) or ())
 
 
 def compute_outputs_with_only(

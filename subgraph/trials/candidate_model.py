@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.comparison.float_types import mask_plateau
+from subgraph.comparison.pair import comparable
 from subgraph.documents import read_document
 from subgraph.errors import ModelError, NoRegion, SubcutError
 from subgraph.graph import protobuf, region as regions
@@ -31,6 +32,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.kinds import SHAPE, VALUE, find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.quantization import (
+    AXIS,
     SPECIFIED_STEPS,
     TFLITE,
     WEIGHT_ONLY,
@@ -50,7 +52,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
-from subgraph.storage.tensors import Record, Records, write_value
+from subgraph.storage.tensors import Record, Records, find_largest, write_value
 from subgraph.text import short
 from subgraph.trials.matching.as_quantized import measure_quantized
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
@@ -299,8 +301,8 @@ def find_half_step(other: CandidateModel, name: str, scale: Scale, largest: floa
     """
     step = scale.step[0]
     op_type = find_operator(other.graph, other.matches[name].name)
-    needed = step if step == SPECIFIED_STEPS.get(op_type) else largest / INT8_STEPS
-    return min(step, needed) / 2
+    is_specified = step == SPECIFIED_STEPS.get(op_type)
+    return (step if is_specified else min(step, largest / INT8_STEPS)) / 2
 
 
 def find_joined_tensors(other: CandidateModel) -> list[Strings]:
@@ -392,22 +394,39 @@ def coarsen_inputs(
     Such an error belongs to the producer of the tensor, not to its consumers. The candidate's own
     rounding of the model's inputs has no producer: it counts as the candidate's error.
     """
-    changed: list[dict[str, Record]] = [{} for _ in records]
+    shapes = _find_coarse_shapes(other, region, records)
+    changed: list[dict[str, Record]] = [dict(shapes) for _ in records]
     own = () if other.is_of_case else other.reference.inputs
-    scaled = [n for n in region.inputs if n not in own and n in other.matches]
-    for name in (n for n in scaled if other.matches[n].scale):
-        for fed, sample in zip(changed, records, strict=True):
-            match = other.matches[name]
+    for name in (n for n in region.inputs if n not in own and n in other.matches):
+        match = other.matches[name]
+        for fed, sample in zip(changed, records if match.scale else (), strict=False):
             value = sample[name].array()
-            dtype = sample[name].dtype
             taken = match.to_candidate(value)
             real = match.reference_real(value)
             plateau = mask_plateau(real)
             free = real if plateau is None else real[~plateau]
-            limit = claim.eps * np.abs(free).max(initial=0)
+            limit = claim.eps * find_largest(free)
             if not np.abs(match.to_real(taken) - real).max(initial=0) <= limit:  # or NaN
-                fed[name] = write_value(name, match.to_reference(taken, dtype), new_folder(), "f")
+                coarse = match.to_reference(taken, sample[name].dtype)
+                fed[name] = write_value(name, coarse, new_folder(), "f")
     return changed if any(changed) else []
+
+
+def _find_coarse_shapes(other: CandidateModel, region: Region, records: Feeds) -> Records:
+    """Return the floats that depend on shapes alone, as the candidate's quantizers round them.
+
+    A grid of anchors is rounded by each quantizer on its way. A value that is further off than a
+    step of int8 is not taken: its error has no other producer.
+    """
+    found = {}
+    for theirs in other.region(region).shapes:
+        name = skip_operators(other.graph, theirs, AXIS)
+        known = other._get_captured([theirs])
+        if known and name in region.shapes and name != theirs:
+            pair = comparable(records[0][name].value(), known[0][theirs].value())
+            if pair and pair.error <= find_largest(pair.reference) / INT8_STEPS:
+                found[name] = replace(known[0][theirs], name=name)
+    return found
 
 
 def translate_result(

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from subgraph.comparison.pair import Pair, comparable
 from subgraph.comparison.similarity.explanations import (
     Explanation,
     find_explanations,
@@ -130,16 +131,18 @@ class WrongOutput:
         name = self.judgement.name
         if result.failure or name not in result.tensors[self.sample]:
             return None
-        records = (
-            self.trials.values.records[self.sample][name],
-            result.tensors[self.sample][name],
-        )
-        expected, value = (record.value() for record in records)
+        expected = self.trials.values.records[self.sample][name].value()
+        value = result.tensors[self.sample][name].value()
         return (
             (expected, value)
             if isinstance(expected, np.ndarray) and isinstance(value, np.ndarray)
             else None
         )
+
+    @cached_property
+    def pair(self) -> Pair | None:
+        """Both values; None if they cannot be compared."""
+        return comparable(*self.values) if self.values else None
 
     @property
     def explanations(self) -> list[Explanation]:

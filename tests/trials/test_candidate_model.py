@@ -497,3 +497,34 @@ def test_a_bias_that_int8_would_excuse_is_found(tmp_path: Path) -> None:
     assert [f["nodes"] for f in done.document["findings"]] == [["add"]], done
     again = subcut("replay", done.document["findings"][0]["case"], cwd=tmp_path)
     assert again.code == 1, again
+
+
+GRID = """g (float[2,64] x) => (float[2,64] y) {
+    s = Shape (x) n = Gather (s, one) r = Range (zero, n, one) f = Cast <to=1> (r) %s }"""
+IN_FLOAT = "[mm] h = MatMul (x, w) g = Mul (f, k) [add] a = Add (h, g) [neg] y = Neg (a)"
+ROUNDED = """fc = QuantizeLinear (f, fs, o) fd = DequantizeLinear (fc, fs, o)
+    g = Mul (fd, k) gc = QuantizeLinear (g, gs, go) gd = DequantizeLinear (gc, gs, go)
+    wd = DequantizeLinear (w, ws, wo) [mm] h = MatMul (x, wd)
+    [add] a = Add (h, gd) ac = QuantizeLinear (a, as, p) ad = DequantizeLinear (ac, as, p)
+    [neg] y = Neg (ad)"""
+
+
+@pytest.mark.parametrize(("zero", "status"), [(0, "agree"), (20, "fail")])
+def test_grid_of_anchors_is_rounded_by_each_quantizer_on_its_way(
+    tmp_path: Path, zero: int, status: str
+) -> None:
+    """The nodes that add it were wrong: it depends on shapes alone, and no node has its error."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, 64)).astype(np.float32)
+    w = rng.standard_normal((64, 64)).astype(np.float32) / 8
+    named: dict[str, Any] = {"one": np.int64(1), "zero": np.int64(0), "k": np.float32(0.37)}
+    text_models.save(tmp_path / "m.onnx", GRID % IN_FLOAT, w=w, **named)
+    steps = {"fs": 64.3 / 255, "gs": 24.1 / 255, "as": 33 / 255, "ws": np.abs(w).max() / 127}
+    named |= {name: np.float32(step) for name, step in steps.items()}
+    named |= {"o": np.uint8(0), "go": np.uint8(zero), "p": np.uint8(40), "wo": np.int8(0)}
+    codes = np.round(w / named["ws"]).astype(np.int8)
+    text_models.save(tmp_path / "q.onnx", GRID % ROUNDED, w=codes, **named)
+    np.save(tmp_path / "x.npy", x)
+    command = ("compare", "m.onnx", "-c", "ort:opt=disable", "--candidate-model", "q.onnx")
+    rows = subcut(*command, "-i", "x.npy", "--all", "--json", cwd=tmp_path).document["rows"]
+    assert {row["node"]: row["alone"]["status"] for row in rows}["add"] == status

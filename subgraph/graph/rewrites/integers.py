@@ -51,40 +51,25 @@ def _rewrite_wider(source: RegionModel, node: NodeProto, new: Substitution) -> s
     return f"{NAMES[wide]} instead of {NAMES[element]}, wrapped as that is, in"
 
 
-@restrict_to("ReduceMax", "ReduceMin")
-def _rewrite_extreme(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+@restrict_to("ReduceMax", "ReduceMin", "ReduceSum")
+def _rewrite_reduction(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
     x = node.input[0]
+    is_sum = node.op_type == "ReduceSum"
     for axis in axes:
-        place = new.node(f"Arg{node.op_type.removeprefix('Reduce')}", [x], axis=axis, keepdims=1)
-        x = new.node("GatherElements", [x, place], axis=axis)
-    return _end_with_output(node, new, x, axes, "the elements at the ArgMax or ArgMin")
-
-
-@restrict_to("ReduceSum")
-def _sum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    axes = find_reduced_axes(source, node)
-    if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
-        return ""
-    x = node.input[0]
-    last = new.integers([-1])
-    for axis in axes:
-        sums = new.node("CumSum", [x, new.weight(np.int64(axis))])
-        x = new.node("Gather", [sums, last], axis=axis)
-    return _end_with_output(node, new, x, axes, "the end of a CumSum")
-
-
-def _end_with_output(
-    node: NodeProto, new: Substitution, x: str, axes: list[int], words: str
-) -> str:
-    """Append the output of a reduction whose reduced axes have one element."""
+        if is_sum:
+            sums = new.node("CumSum", [x, new.weight(np.int64(axis))])
+            x = new.node("Gather", [sums, new.integers([-1])], axis=axis)
+        else:
+            best = new.node(f"Arg{node.op_type.removeprefix('Reduce')}", [x], axis=axis, keepdims=1)
+            x = new.node("GatherElements", [x, best], axis=axis)
     if attribute(node, "keepdims", 1):
         new.formula("Identity(last)", last=x)
     else:
         new.reduce("Squeeze", x, axes, node.output[0], keepdims=None)
-    return f"{words} instead of"
+    return "the end of a CumSum instead of" if is_sum else "the elements at an ArgMax instead of"
 
 
-FORMS = [_rewrite_wider, _rewrite_extreme, _sum]
+FORMS = [_rewrite_wider, _rewrite_reduction]

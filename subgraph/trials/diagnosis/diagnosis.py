@@ -18,13 +18,13 @@ from dataclasses import replace
 from itertools import islice
 
 from subgraph.comparison import ROUNDING_ALONE
-from subgraph.comparison.criteria import OutputContext, Ruling
+from subgraph.comparison.criteria import OutputContext, Ruling, fail
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise.analysis import rounds
 from subgraph.comparison.noise.noise import OutputNoise
 from subgraph.comparison.noise.perturb import MAX_PERTURBED
-from subgraph.comparison.pair import Pair, comparable
+from subgraph.comparison.pair import Pair
 from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
@@ -164,15 +164,14 @@ def _diagnose_one(output: WrongOutput | None) -> list[Evidence]:
 
 def _diagnose_claim(output: WrongOutput | None) -> Iterator[Evidence]:
     """Yield evidence about the claimed precision alone."""
-    values = output.values if output else None
-    if output and values and (pair := comparable(*values)):
-        yield from islice(_measure_by_noise(output, pair), 1)
+    if output and output.pair:
+        yield from islice(_measure_by_noise(output), 1)
 
 
 def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
     """Yield evidence in the values alone, without a run."""
-    if pair := comparable(*output.values) if output.values else None:
-        yield from _measure_by_noise(output, pair)
+    if output.pair:
+        yield from _measure_by_noise(output)
     elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
         yield Evidence(
             "noise", f"rounding does not explain it: {output.judgement.why}", Fact.BEYOND
@@ -236,18 +235,14 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
     off = [WrongOutput(trials, whole, judged) for judged in outputs if not judged.agrees]
     if len(whole.nodes) > MAX_NOISY:
         return False
-    pairs = [comparable(*output.values) if output.values else None for output in off]
-    return all(
-        pair is not None and _judge_by_noise(output, pair, precision).agrees
-        for output, pair in zip(off, pairs, strict=True)
-    )
+    return all(_judge_by_noise(output, precision).agrees for output in off)
 
 
-def _measure_by_noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
+def _measure_by_noise(output: WrongOutput) -> Iterator[Evidence]:
     """Yield the error in units of rounding noise: at the claimed precision, and at lower ones that
     may be undeclared."""
     claim = output.trials.judge.claim(output.region)
-    ruling = _judge_by_noise(output, pair, claim)
+    ruling = _judge_by_noise(output, claim)
     if ruling.is_unresolved:
         yield Evidence("noise", ruling.why)
         return
@@ -260,10 +255,10 @@ def _measure_by_noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
         "noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels)
     )
     if fact is not Fact.WITHIN and not _get_noise(output).find_quantized_values():
-        yield from _lower_precision(output, pair, claim)
+        yield from _lower_precision(output, claim)
 
 
-def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Iterator[Evidence]:
+def _lower_precision(output: WrongOutput, claim: Precision) -> Iterator[Evidence]:
     """Yield the finest precision below the claimed one that explains the error."""
     nodes = len(output.region.nodes)
     if nodes > MAX_NOISY:
@@ -278,7 +273,7 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
     # float16 represents TF32; int8 explains nearly any error: only its levels bring it up
     omitted = (Precision.TF32,) if on_levels else (Precision.TF32, Precision.INT8)
     for precision in [p for p in Precision if p.eps > claim.eps and p not in omitted]:
-        ruling = _judge_by_noise(output, pair, precision)
+        ruling = _judge_by_noise(output, precision)
         name = precision.dtype
         ratio = ruling.metrics.get("noise_ratio")
         if ruling.agrees and (ratio is None or ratio >= MIN_NOISE_SHARE):
@@ -297,10 +292,13 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
     yield from rest
 
 
-def _judge_by_noise(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
-    """Return the ruling of the default criterion, with its noise, whatever criterion judged."""
+def _judge_by_noise(output: WrongOutput, precision: Precision) -> Ruling:
+    """Return the ruling of the default criterion, with its noise, whatever criterion judged; a
+    failure if the values cannot be compared."""
+    if output.pair is None:
+        return fail(output.judgement.why)
     context = OutputContext(output.judgement.name, precision, _get_noise(output))
-    return rule("floor=0")(pair, context)
+    return rule("floor=0")(output.pair, context)
 
 
 def _get_noise(output: WrongOutput) -> OutputNoise:

@@ -498,9 +498,9 @@ def _iter_coarse(
     weights = pairing.ours.constants
     records = trials.values.records[0]
     made = [n for n in graph.iter_outputs(region.nodes) if n in other.matches]
-    scales = {n: other.matches[n].scale for n in made}
+    scales = {n: other.matches[n].scale or other.find_quantizer(n)[1] for n in made}
     shares = measure_saturation(other, trials.values) if any(scales.values()) else {}
-    places = {n: graph.maker[n] for n in made if n in shares}
+    places = {n: graph.maker[n] for n in made if scales[n] and n in records}
     dynamic = {theirs.graph.reads[j][0] for j in theirs.nodes if theirs.graph.ops[j] in FINDS_RANGE}
     for name in (n for n, match in other.matches.items() if match.name in dynamic):
         reading = [i for i in region.nodes if name in graph.reads[i]]
