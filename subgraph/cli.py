@@ -365,9 +365,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
     except Exception as e:  # noqa: BLE001
-        if isinstance(
-            e.__cause__, KeyboardInterrupt
-        ):  # Python wraps a Ctrl-C at the making of a class
+        # Python wraps a Ctrl-C at the making of a class.
+        if isinstance(e.__cause__, KeyboardInterrupt):
             outcome = INTERRUPTED
         else:
             outcome = _report(
@@ -398,10 +397,11 @@ def _complete() -> int:
     words, current, kept = join_words(words, int(os.environ.get("COMP_CWORD") or 0))
     os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(current))
     output = io.StringIO()
+    # TAB shows no errors.
     with (
         contextlib.redirect_stdout(output),
         contextlib.suppress(SystemExit, Exception),
-    ):  # TAB shows no errors
+    ):
         typer.main.get_command(app).main(args=[], prog_name="subcut", standalone_mode=False)
     names = filter(None, output.getvalue().split("\n"))
     lines = "".join(

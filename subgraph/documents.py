@@ -179,7 +179,8 @@ def read_json(path: Path, hint: str) -> Any:
         ValueError,
         RecursionError,
         _DepartureError,
-    ) as e:  # not UTF-8 and not JSON are both ValueErrors
+    ) as e:
+        # Not UTF-8 and not JSON are both ValueErrors.
         raise InputError(f"{path} is not JSON: {e}", hint, code="document.damaged") from e
     return document
 

@@ -182,7 +182,7 @@ def test_file_is_no_scheme_of_an_executor(place: Path, tmp_path: Path) -> None:
         '[candidates.x]\nspec = "ort"\nexecutor = "./backend.py://there"\n'
     )
     done = subcut("compare", "m.onnx", "-c", "x", "--trust", cwd=place)
-    assert (done.code, "which executor?" in done.err) == (2, True), done
+    assert (done.code, "does not name an executor" in done.err) == (2, True), done
     assert not (tmp_path / "mark").exists()
 
 

@@ -174,9 +174,8 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
     own = set(flatten(node.output for node in proto.node)) | {v.name for v in proto.input}
     made_before = graph.iter_outputs(find_ancestors(graph, graph.producers(constant)))
-    if not own.isdisjoint(
-        made_before
-    ):  # a constant is computed from one that is called as a tensor in here
+    # A constant is computed from one that is called as a tensor in here.
+    if not own.isdisjoint(made_before):
         constant -= set(made)
     return Body(
         graph,

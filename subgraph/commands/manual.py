@@ -306,7 +306,7 @@ def _open_session(output: str | None) -> Iterator[Session]:
 
 
 def _finish_killed(manual: Session, trust: bool) -> tuple[Session, Result | None]:
-    """End what a killed command began: the session, and the result of that command."""
+    """Finish the work of a command that was killed; return the session, and its result."""
     if manual.settled:
         return manual, None
     result = _continue(manual, trust)
@@ -356,8 +356,7 @@ def _read_options(manual: Session, *, trust: bool = False) -> Asked:
 
 
 def _remember_code(manual: Session) -> None:
-    """Trust the code in the state that the user typed or trusted at the start, until one of the two
-    changes."""
+    """Trust the code that the user typed or trusted at the start, until it or the state changes."""
     remember(resolve.find_criterion_code(manual.request.criterion, manual.origin))
     if reference := _read_options(manual).choose_reference():
         remember(reference.code)

@@ -297,8 +297,10 @@ def make_view_options(
     output: str | None,
     weights: str | None,
 ) -> ViewOptions:
-    """Return the words that each run gets, and the candidates by name; what a project file names
-    keeps that file as origin."""
+    """Return the words that each run gets, and the candidates by name.
+
+    Candidates of a project file have that file as their origin.
+    """
     from subgraph.view.page_session import ViewOptions
 
     candidates: dict[str, Sequence[str]] = {

@@ -124,15 +124,13 @@ class Pair:
         a, b = self.values
         if not _is_numeric(self):
             return np.asarray(a != b, np.float64)
-        if (
-            self.kind == "integer"
-        ):  # unsigned and 64-bit integers: larger minus smaller never overflows their width
+        # Unsigned and 64-bit integers: larger minus smaller never overflows their width.
+        if self.kind == "integer":
             high = np.maximum(a, b)
             low = np.minimum(a, b)
             return np.asarray(high.astype(np.uint64) - low.astype(np.uint64), np.float64)
-        with np.errstate(
-            over="ignore"
-        ):  # the distance of two finite doubles of opposite sign may be infinite
+        # The distance of two finite doubles of opposite sign may be infinite.
+        with np.errstate(over="ignore"):
             distance = np.asarray(b - a)
         return np.asarray(np.abs(distance, out=distance))
 

@@ -33,7 +33,7 @@ MIN_CHAIN_NODES = 12  # nodes in a row, without branches, that form a group
 MAX_TAIL_NODES = 3  # nodes in a row that still belong to the branches in front of them
 MAX_BACKWARD = 0.25  # share of the tensors between scopes that may go back to an earlier one
 MIN_JOINED = 0.5  # share of the nodes of scopes that another one in the scope must be tied to
-# separators of scopes in node names; the first that half of the named nodes have
+# Separators of scopes in node names. The first one that half of the named nodes have counts.
 SCOPES = ("/", ".")
 
 
@@ -215,9 +215,8 @@ class Tree:
     ) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
         """Return the members in topological order, and the tensors of each edge (from, to).
 
-        Long fan-outs are omitted.
-
-        Contracted groups may form cycles; the order then takes the member with the first node.
+        Long fan-outs are omitted. Contracted groups may form cycles; the order then takes the
+        member with the first node.
         """
         at = map_leaves(self, members)
         edges: dict[tuple[int, int], list[str]] = {}

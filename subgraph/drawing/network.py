@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from subgraph.iterables import flatten, group_values, invert, ungroup
 from subgraph.types import StringMap, Strings
 
-MIN_WIDE_READERS = 5  # readers; a tensor with as many has lines only to near readers
-MAX_NEAR_NODES = 10  # nodes below the first reader
+MIN_WIDE_READERS = 5  # of a tensor that has lines only to near readers
+MAX_NEAR_NODES = 10  # from the first reader to the last near one
 
 
 @dataclass(eq=False)

@@ -2,9 +2,8 @@
 Linux machine.
 
 The processor's system (C library, Python) is unpacked from packages of this machine's own
-distribution, which apt fetches and verifies; nothing is installed, and no code of theirs runs here
-but under qemu. It is once in the cache, and each environment has a separate interpreter that starts
-in it.
+distribution, which apt fetches and verifies. Nothing is installed, and their code runs only in
+qemu. The cache has one such system, in which the separate interpreter of each environment starts.
 """
 
 from __future__ import annotations
@@ -26,30 +25,18 @@ from subgraph.system import PYTHON, hardware
 # By the name that wheels and kernels use: the distribution's name.
 PROCESSORS = {"aarch64": "arm64"}
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6", "libgomp1")
-# Of the processor: imports of the worker in addition to a runtime and numpy.
+# Packages that the worker imports in addition to a runtime and numpy.
 BESIDE = (
     "ml_dtypes",
     "protobuf",
 )
-# Minor versions, of the platforms that wheels are built for.
-GLIBC = (
-    17,
-    24,
-    26,
-    27,
-    28,
-    31,
-    34,
-    35,
-    38,
-    39,
-)
+# Minor versions of the C libraries that wheels are built for.
+GLIBC = (17, 24, 26, 27, 28, 31, 34, 35, 38, 39)
 MAX_VERSION_SECONDS = 60  # that the emulator may take to print its version
 MIN_QEMU_MAJOR = 10  # major version of qemu: older ones crash in newer kernels
 HINT = (
     f"qemu {MIN_QEMU_MAJOR} (Debian 13's, or that of bookworm-backports) runs what older ones"
-    " crash in,"
-    " onnxruntime 1.28 for one"
+    " crash in, onnxruntime 1.28 for one"
 )
 UNFETCHED = "apt fetches its C library and Python from the servers in /etc/apt: check the network"
 STARTED = "emulated"  # next to PYTHON: the interpreter that qemu runs

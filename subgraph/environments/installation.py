@@ -34,7 +34,7 @@ MAX_INSTALL_SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
 FROM_WHERE = "--index-url and --find-links name other indexes, as for pip"
 MAX_LAST_LINES = 6  # of the output of pip that fails
-# Lines without a reason.
+# Beginnings of the lines of pip that state no reason.
 UNTOLD = (
     "WARNING",
     "Collecting",
@@ -43,7 +43,7 @@ UNTOLD = (
     "Using Python",
 )
 ALONE = ("--no-deps", "--only-binary", ":all:")
-# Options of pip: what only disturbs if nobody looks.
+# Options of pip, for an output that nobody reads.
 QUIET = (
     "--disable-pip-version-check",
     "--no-input",
@@ -56,10 +56,9 @@ class Installation:
 
     Attributes:
         sources: Options for pip: the places of packages.
-        alone: without the packages that these depend on, and from wheels: nothing is built, no code
-            of theirs runs.
-        processor: for which the packages are, if it is another one than this machine's, as
-            `emulated` names it.
+        alone: Whether the packages that these depend on are omitted, and only wheels are installed,
+            so that none of their code runs.
+        processor: The processor of the packages, as `emulated` names it; "" for this machine's.
     """
 
     requirements: Strings
@@ -109,7 +108,7 @@ class Installation:
                 make,
                 [*children.python("-m", "pip", of=folder / PYTHON), "install", *QUIET, *wanted],
             ]
-        make.insert(-1, "--without-pip")  # of the 3 seconds that the rest takes, the most
+        make.insert(-1, "--without-pip")  # pip takes most of 3 seconds
         pip = children.python("-m", "pip", "--python", python)
         return [make, [*pip, "install", *QUIET, "--no-compile", *wanted]]
 
@@ -161,7 +160,7 @@ def make(environment: Installation, timeout: float = MAX_INSTALL_SECONDS) -> Pat
 
 
 def _make_system(environment: Installation) -> None:
-    """Make the system of another processor, if it is one's and is not there.
+    """Make the system of the environment's processor, if that is another one and not made yet.
 
     Raises:
         BackendError: as of `make`.

@@ -2,8 +2,9 @@
 environment.
 
 A backend names its runtime's package, and the first release that runs with numpy 2: `RELEASES =
-"onnxruntime", "1.19"`; "" if any numpy does. An environment holds the release and numpy, nothing
-else; other packages that the worker needs are lent by subcut's own, numpy too if any does.
+"onnxruntime", "1.19"`; "" if it runs with any numpy. An environment holds only the release and
+numpy. subcut lends its own copies of other packages that the worker needs, and of numpy if any
+version of it works.
 """
 
 from __future__ import annotations

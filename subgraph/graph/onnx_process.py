@@ -147,9 +147,8 @@ class OnnxProcess:
             self._ask("check", model.SerializeToString())
 
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
-        if self._child and self._bound < MODEL_COPIES * len(
-            data
-        ):  # it was started for a smaller model
+        # It was started for a smaller model.
+        if self._child and self._bound < MODEL_COPIES * len(data):
             self._child.end()
             self._child = None
         child = self._child = self._child or self._start(len(data))
@@ -176,7 +175,7 @@ class OnnxProcess:
         limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
         return ModelError(
             f"onnx's {TASKS[call]} failed on {self.path.name}: {how}, {limit}, or by a crash",
-            "is the model damaged, or made to do harm?",
+            "the model may be damaged, or made to do harm",
             code="model.check-failed",
         )
 

@@ -82,7 +82,8 @@ def schema(op: str, version: int, domain: str = "") -> Any:
         ValueError,
         OverflowError,
         TypeError,
-    ):  # the version may be any number
+    ):
+        # The version may be any number.
         return None
 
 

@@ -218,9 +218,8 @@ def read(path: Path) -> Skeleton:
             reading stopped.
     """
     with explain_read_error(path):
-        if not stat.S_ISREG(
-            path.stat().st_mode
-        ):  # checked first, because opening a pipe would block
+        # Checked first, because opening a pipe would block.
+        if not stat.S_ISREG(path.stat().st_mode):
             raise ModelError(
                 f"{path} is not a regular file",
                 "name the .onnx file itself",
@@ -442,7 +441,7 @@ def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
         what, advice = (kind.sentence, kind.advice) if kind else ("it holds no graph", "")
         raise ModelError(
             f"{path} is not an ONNX model: {what}",
-            advice or "is it the right file?",
+            advice or "check that it is the right file",
             code="model.not-onnx",
         )
 

@@ -192,7 +192,7 @@ def _end(graph: Graph, text: str) -> Selection:
     if selection.tensor in graph.inputs:
         raise NoRegion(
             f"end '{text}' is an input of the model: nothing comes before it",
-            "did you mean it as --start?",
+            f"--start {text}",
             code="region.end-is-input",
         )
     return selection

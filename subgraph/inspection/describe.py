@@ -215,8 +215,9 @@ class InvalidDocument(InspectDocument):
 
 
 def describe_model(graph: Graph, feeding: Feeding | None) -> ModelDocument:
-    """Return the model: file, operators, weights, and each node with the tensors that it makes. Not
-    run without `feeding`.
+    """Describe the model: file, operators, weights, and each node with its output tensors.
+
+    It is not run without `feeding`.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.

@@ -95,9 +95,8 @@ def convert_text(path: Path, form: str) -> Path:
         import onnx
 
         try:
-            with warnings.catch_warnings(
-                action="ignore"
-            ):  # its reader of `onnxtxt` is called experimental
+            # Its reader of `onnxtxt` is called experimental.
+            with warnings.catch_warnings(action="ignore"):
                 model = onnx.load(path, format=form, load_external_data=False)
         except Exception as e:  # of protobuf's two readers and of onnx's own
             why = " ".join(str(e).split())[:200]

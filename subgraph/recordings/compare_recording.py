@@ -201,7 +201,7 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
         recorded = ", ".join([e.name for e in flatten(run.samples)][:3])
         held = f"it holds {recorded} …; the model {', '.join(judge.model.tensors()[:3])} …"
         what = f"nothing in {run.name} is of this model: {held}"
-        raise InputError(what, "is it a dump of another model?", code="recording.no-match")
+        raise InputError(what, "check that it is a dump of this model", code="recording.no-match")
     return tuple(map(follow_unnamed, matched))
 
 

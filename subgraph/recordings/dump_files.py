@@ -43,7 +43,7 @@ FORMAT_ERRORS = (
     zlib.error,
 )
 ZIP = b"PK\x03\x04"
-HINT = "is it complete, and of the format that was named?"
+HINT = "check that it is complete, and of the format that was named"
 
 
 class DamagedFile(InputError):

@@ -230,7 +230,7 @@ class RunComparison:
             other = ", ".join(self.other_input)
             yield f"the recording was made with another input: {other} differs"
         if self._is_foreign:
-            yield f"only {self._share} are of this model: is it a dump of another one?"
+            yield f"only {self._share} are of this model: it may be a dump of another one"
         elif self.too_few and not self.failing:
             yield self.too_few
         elif len(self.rows) < MIN_COMPARED_SHARE * self.tensors and not self.failing:

@@ -436,7 +436,7 @@ def _make_for_device(
     head, _, rest = found.spec.partition(":")
     if not found.name and not options.keys() & {"providers", "ep"}:
         raise UsageError(
-            f"which provider of {found.package}?",
+            f"{found.package} has no provider without its name",
             f"{found.package}:providers=NAME",
             code="candidate.no-provider",
         )
@@ -536,7 +536,7 @@ def _parse_module(spec: str, option: str, text: str, folder: str) -> StringMap:
     path = Path(folder, file)
     if not file.endswith(".py") or not function.isidentifier():
         raise UsageError(
-            f"candidate {spec}: which function makes the module?",
+            f"candidate {spec} does not name a function that builds the module",
             "torch:module.py:build",
             code="torch.no-function",
         )

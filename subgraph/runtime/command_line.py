@@ -66,7 +66,7 @@ def split_command(where: str, step: str, command: str) -> list[str]:
         ) from e
     if not words:
         raise UsageError(
-            f"{where}: which command?",
+            f"{where} has no command",
             "-c 'cmd:./run.sh {model} {inputs} {outputs}'",
             code="command.missing",
         )

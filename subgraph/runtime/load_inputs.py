@@ -337,7 +337,7 @@ def _load_npz(path: Path) -> dict[str, Array]:
     except (*NPY_ERRORS, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
         raise InputError(
             f"cannot read {path}: {e}",
-            "is it a .npz file without Python objects?",
+            "give a .npz file without Python objects",
             code="tensor.unreadable",
         ) from e
 

@@ -61,7 +61,7 @@ Found: TypeAlias = Items | Finding | None
 
 
 class Rest(Enum):
-    """The answers about the items that are not part of a finding, run without those that are."""
+    """The outcome of the remaining items: those of no finding, run without the other ones."""
 
     UNKNOWN = "unknown"
     AGREES = "agrees"  # all of them
@@ -162,9 +162,9 @@ def find_culprits(progress: Progress) -> Search[None]:
 
 
 def acquit(progress: Progress) -> Search[None]:
-    """Drop the findings of single items that only cannot run alone, if there are several findings.
+    """Drop findings of single items that cannot run alone but are right, if there are several.
 
-    Such an item returns no output alone, and all items agree with it put back. Each takes a run.
+    Such an item returns no output alone, and the remaining items agree with it. Each takes a run.
     """
     state = progress.state
     if len(progress.findings) < 2 or progress.rest is not Rest.AGREES:
@@ -217,7 +217,7 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
         smallest = yield from shrink(state, region, gradual=False)
         if smallest.even:
             return smallest.items, accumulated.partial(state, smallest.items, share)
-    for rest in smallest.neighbours(RegionOutcome.MINOR)[:MAX_MINOR_PIECES]:
+    for rest in smallest.list_neighbors(RegionOutcome.MINOR)[:MAX_MINOR_PIECES]:
         piece = yield from smallest_failing(state, rest)
         if (yield from is_culprit(state, progress.base, piece.items)):
             smallest = piece
@@ -301,9 +301,9 @@ MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (
 
 
 def _follow_profile(progress: Progress) -> Search[Items | None]:
-    """Return a failing region that ends at an item that is wrong in place.
+    """Return a failing region whose last item is wrong in place.
 
-    It can be such an item itself, if it fails alone and accounts for its error in place.
+    It is that item alone if it fails alone and accounts for its error in place.
     """
     state = progress.state
     failing = []
@@ -387,8 +387,10 @@ def _is_scattered(progress: Progress) -> bool:
 
 
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
-    """Return whether the remaining items fail with all items of a small culprit but one. Another
-    culprit may share items with it."""
+    """Return whether the remaining items fail together with all but one item of a small culprit.
+
+    Then another culprit shares items with it.
+    """
     state = progress.state
     if not 1 < len(region) <= MAX_SHARED_ITEMS or state.driver.settings.steady:
         return False
@@ -415,8 +417,11 @@ def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search
 
 
 def _list_remainders(state: SearchState, scope: Items, region: Items) -> list[Items]:
-    """Return the remaining items without a culprit that can be run: without all of it; without one
-    of its items; without its readers too, which then are not examined."""
+    """Return forms of the remaining items without a culprit, of which the candidate may run one.
+
+    They lack all of the culprit; all but its first or last item; or its consumers, too, which then
+    are not examined.
+    """
     inside = set(region)
     readers = {k for k, row in enumerate(state.parents) if not inside.isdisjoint(row)}
     added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]

@@ -246,9 +246,8 @@ class Store(Closable):
         """Return a path for a new folder, in our hidden and locked folder, whose time is when it
         was made."""
         with self._guard:
-            if (
-                self._session is None or not self._session.exists()
-            ):  # the whole store may have been removed
+            # The whole store may have been removed.
+            if self._session is None or not self._session.exists():
                 parent = Path(tempfile.gettempdir()) if self._unwritable else self.root
                 folders.remove_leftovers(parent)
                 session, self._sessions[session] = folders.make_locked_folder(parent, "store")

@@ -355,7 +355,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
     except NPY_ERRORS as e:
         raise InputError(
             f"cannot read {path}: {e}",
-            "is it a .npy file without Python objects?",
+            "give a .npy file without Python objects",
             code="tensor.unreadable",
         ) from e
 

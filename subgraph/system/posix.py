@@ -135,10 +135,11 @@ class ProcessGroup(PipedProcess):
             self._limit(memory, seconds)
             if waits and (gate := self.stdin):
                 self.stdin = None
+                # The shell was killed: its exit code shows that.
                 with (
                     contextlib.suppress(BrokenPipeError),
                     gate,
-                ):  # the shell was killed: its exit code shows that
+                ):
                     gate.write(b"\n")
         except BaseException:
             self._lifeline.close()
@@ -408,14 +409,14 @@ def _end_strays(leader: int, mark: str) -> None:
     for _ in range(MAX_SCANS):
         strays = _find_strays(leader, mark)
         empty_scans = 0 if strays else empty_scans + 1
-        if (
-            empty_scans > 1
-        ):  # one is no proof: a process that ended during the scan may have started another before
+        # One is no proof: a process that ended during the scan may have started another before.
+        if empty_scans > 1:
             break
+        # A shell that is not stopped prints what was killed.
         for end in (
             psutil.Process.suspend,
             psutil.Process.kill,
-        ):  # a shell that is not stopped prints what was killed
+        ):
             for process in strays:
                 with contextlib.suppress(psutil.Error):
                     end(process)
@@ -695,9 +696,8 @@ def config_home() -> Path | None:
 
 def _find_home(variable: str, folder: str) -> Path | None:
     named = Path(os.environ.get(variable, ""))
-    if (
-        named.is_absolute()
-    ):  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
+    # Relative ones are to be ignored (XDG Base Directory Specification 0.8).
+    if named.is_absolute():
         return named
     home = Path(os.path.expanduser("~"))  # noqa: PTH111
     return home / folder if home.is_absolute() else None

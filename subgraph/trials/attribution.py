@@ -95,8 +95,7 @@ class Target:
 
 
 def make_full_target(trials: Trials, whole: RunResult | None = None) -> Target:
-    """Return the error of the whole model. `whole`: its result, if the candidate does not give the
-    same each time."""
+    """Return the error of the full model. `whole`: its result, if it differs from run to run."""
     whole = whole or trials.run(trials.full_model)
     return Target(() if whole.failure else whole.tensors)
 
@@ -107,8 +106,8 @@ def attribute(
     """Return the share of the target's error for which a region accounts; without a target, of the
     full model's.
 
-    `result`: the candidate's outputs of the region, if it does not give the same each time; else it
-    is run. One reference run; for a gain one more, and two of the candidate.
+    `result`: the candidate's outputs of the region, if they differ from run to run; else it is run.
+    Cost: one run of the reference; a gain takes one more, and two of the candidate.
 
     None if the target has no outputs or right ones, if an output of the region is missing, or
     if the patched values cannot be run.

@@ -62,13 +62,8 @@ from subgraph.verdict import (
 )
 
 MAX_CLIPPED_SHARE = 1 / 3  # of the largest value: as much a calibration clips on another input
-# Of an output to which no score can be assigned.
-WITHOUT_VALUES = (
-    Signature.MISSING,
-    Signature.SHAPE,
-)
-
-
+# Signatures of outputs to which no score can be assigned.
+WITHOUT_VALUES = (Signature.MISSING, Signature.SHAPE)
 # Near 0, their kernels keep no relative precision.
 SATURATING_OPERATORS = ("HardSigmoid", "Sigmoid")
 

@@ -469,7 +469,7 @@ def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
 
 
 def _parse_label(word: str) -> int | float | str:
-    """Read a label: a number, else a text. a number, else a text."""
+    """Read a label: a number, else a text."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(word)

@@ -76,9 +76,8 @@ def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
         MAX_HEALTHY_ERROR * output.scales, output.compute_explained_limits(output.last_rounding)
     )
     place = output.worst(limits)
-    if (output.errors > limits).any() or _find_flips(
-        output
-    ):  # only noise shows whether rounding changes a winner
+    # Only noise shows whether rounding changes a winner.
+    if (output.errors > limits).any() or _find_flips(output):
         return Ruling(Status.UNRESOLVED, why=output.sentence(f"; {why}", limits, place))
     return agree(output.sentence(LIMIT, limits))
 
@@ -125,9 +124,8 @@ def _compute_noise(output: OutputErrors, rounded: Array | None, moved: Sequence[
     largest = (
         output.slices.largest(np.max(moved, axis=0)) if moved else np.zeros(output.scales.shape)
     )
-    if (
-        rounded is not None and not output.tolerance.stepped
-    ):  # if steps move it farther than any rounding
+    # Not by steps, which move it farther than any rounding.
+    if rounded is not None and not output.tolerance.stepped:
         exact = output.slices.largest(rounded)
         most = MAX_NOISE_RATIO * (exact[0] + output.last_rounding[0])
         largest = np.maximum(largest * min(1.0, most / largest[0] if largest[0] else 1.0), exact)

@@ -156,9 +156,8 @@ def _find_last_axis(probabilities: Array, axes: Sequence[int]) -> int | None:
         first = probabilities[
             tuple(slice(None) if a == axis else slice(1) for a in range(probabilities.ndim))
         ]
-        if (
-            abs(float(first.sum(dtype=np.float64)) - 1) <= MAX_SUM_ERROR
-        ):  # one sum rules nearly every other tensor out
+        # One sum rules nearly every other tensor out.
+        if abs(float(first.sum(dtype=np.float64)) - 1) <= MAX_SUM_ERROR:
             sums = probabilities.sum(axis, dtype=np.float64)
             if bool((np.abs(sums - 1) <= MAX_SUM_ERROR).all()):
                 return axis

@@ -324,9 +324,8 @@ def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Rulin
 def _judge_indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
     """Judge indices of TopK, ArgMax and ArgMin."""
     wrong = find_misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
-    if (
-        wrong.any() and noise.depends_on_steps()
-    ):  # quantized values are equal by chance: does a run break the tie?
+    # Quantized values can be equal by chance: a run may break the tie.
+    if wrong.any() and noise.depends_on_steps():
         wrong &= ~np.any(
             [values != pair.reference for values in noise.perturb(claim, JUMP_RUNS)], axis=0
         )

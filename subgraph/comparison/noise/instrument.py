@@ -150,9 +150,8 @@ class _Instrumentation:
             name: f"{name}{MARK}raw"
             for name in (*change.entering, *change.computed, *change.stepped)
         }
-        self.keyed: dict[
-            tuple[str, str], tuple[str, str]
-        ] = {}  # label and type -> names of its two scalars
+        # Label and type -> names of its two scalars.
+        self.keyed: dict[tuple[str, str], tuple[str, str]] = {}
         self.number = 0  # of tensors perturbed
         # Weights, and what depends on shapes and weights alone.
         self.fixed = {t.name for t in model.graph.initializer}

@@ -121,9 +121,8 @@ class NoiseSampler:
 
     def __post_init__(self) -> None:
         self._key = f"noise{next(_NUMBERS)}"
-        self._loaded: tuple[
-            object, ...
-        ] = ()  # which model the reference holds under our key: `NoiseRun.model`
+        # Which model the reference holds under our key: `NoiseRun.model`.
+        self._loaded: tuple[object, ...] = ()
         self._instrumented: Instrumented  # that model
         self._ranges: dict[str, ChannelRange] = {}  # of its weights
         self._calm: bool | None = None  # is its check finite without noise?

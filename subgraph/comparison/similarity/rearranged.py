@@ -64,9 +64,8 @@ def _iter_axis_orders(a: Array, b: Array) -> Iterator[Rearrangement]:
     long = [k for k, size in enumerate(a.shape) if size > 1]
     if len(long) > MAX_AXES:
         return
-    for permuted in itertools.islice(
-        itertools.permutations(long), 1, None
-    ):  # the first one is the unchanged order
+    # The first one is the unchanged order.
+    for permuted in itertools.islice(itertools.permutations(long), 1, None):
         order = list(range(a.ndim))
         for position, k in zip(long, permuted, strict=True):
             order[position] = k
@@ -107,7 +106,7 @@ def iter_misreadings(x: Array) -> Iterator[tuple[str, Array]]:
     Images as BGR, as NHWC, with or without a mean of 128, divided by 255, as integers, or not at
     all.
 
-    Each in words that go on "the input is …", and as the values that were read then, in the shape
+    Each is a text that continues "the input is …", and the values that were read then, in the shape
     and type of `x`.
     """
     for axis in dict.fromkeys((1, x.ndim - 1)):

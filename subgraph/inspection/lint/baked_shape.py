@@ -106,9 +106,8 @@ def _try(
     feeding = Feeding(shapes=sizes, seed=context.seed)
     failed = _run(context, graph, feeding)
     text = " ".join(f"{name}={shape_text(tuple(shape))}" for name, shape in sizes.items())
-    if isinstance(
-        failed, InputError
-    ):  # the sizes depend on each other in a way that the model does not declare
+    # The sizes depend on each other in a way that the model does not declare.
+    if isinstance(failed, InputError):
         yield make_unchecked(f"{text} cannot be fed: {failed.what}")
     elif isinstance(failed, SubcutError):
         reason = reason.format(text)

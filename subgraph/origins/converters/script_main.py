@@ -62,9 +62,8 @@ def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
                 arrays |= {ours: found[theirs] for ours, theirs in names.items()}
             except UnpairedError as e:
                 (folder / UNPAIRED).write_text(str(e), encoding="utf-8")
-            with zipfile.ZipFile(
-                folder / f"sample_{k}.npz", "w"
-            ) as archive:  # np.savez has no tensor called "file"
+            # Np.savez has no tensor called "file".
+            with zipfile.ZipFile(folder / f"sample_{k}.npz", "w") as archive:
                 for name, value in arrays.items():
                     if not value.dtype.hasobject:  # of strings, which numpy would pickle
                         with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -159,7 +159,7 @@ class _Values:
             self.files[name] = saved.files[0]
 
     def ends(self, args: Any, results: Any) -> Iterator[str]:
-        """Write the model's inputs and outputs, by position; yields what does not fit."""
+        """Write the model's inputs and outputs, by position; yield a note if numbers differ."""
         for what, names, found in (
             ("inputs", list(self._graph.inputs), programs.list_tensors(args)),
             ("outputs", self._graph.outputs, programs.list_tensors(results)),
@@ -264,7 +264,7 @@ _RECIPE_OF = invert((ops.split(), calls.split()) for calls, ops in RECIPES.items
 
 
 class ScopedTensors:
-    """Which tensors of an ONNX model the nodes of a module, in one of its calls, make.
+    """The tensors of an ONNX model, by the call of a module whose nodes compute them.
 
     A scope is written as the exporter does: `layer1/layer1.0/relu_1`, by metadata `layer1.0.relu`.
     """
@@ -340,16 +340,13 @@ class _Recorder:
         self._paths = {
             id(part): path for path, part in module.named_modules(remove_duplicate=False) if path
         }
-        self._stack: list[
-            tuple[str, str]
-        ] = []  # around the running code: scope by names, by metadata
+        # Around the running code: scope by names, by metadata.
+        self._stack: list[tuple[str, str]] = []
         self._times: dict[str, int] = {}  # scope by names → how often it was called
-        self._results: dict[
-            int, tuple[Any, str]
-        ] = {}  # id of a value → the value, kept alive, and its ONNX tensor
-        self._calls: dict[
-            tuple[str, str], list[Any]
-        ] = {}  # scope and operator → values, None for inner ones
+        # Id of a value → the value, kept alive, and its ONNX tensor.
+        self._results: dict[int, tuple[Any, str]] = {}
+        # Scope and operator → values, None for inner ones.
+        self._calls: dict[tuple[str, str], list[Any]] = {}
         self._told: JsonObject = {}
 
     # ------------------------------------------------------------ modules
@@ -419,8 +416,7 @@ class _Recorder:
             self._calls.setdefault((where, last), []).append(result.detach().clone())
 
     def tell_calls(self) -> None:
-        """Tell what was seen: results of modules, and of the calls of which there are as many as
-        nodes."""
+        """Report results of modules, and of calls if there are as many of them as nodes."""
         for (scope, op), values in self._calls.items():
             for name, value in self._tensors.iter_calls(scope, op, values):
                 self._told.setdefault(name, value)

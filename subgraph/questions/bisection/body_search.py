@@ -230,11 +230,10 @@ def _fails_up_to(
     runs: InnerRuns,
     trips: int,
 ) -> bool:
-    """Return whether the candidate fails on a Loop or Scan that runs that many times, as it does on
-    the full one.
+    """Return whether the candidate fails on the Loop or Scan of `trips` iterations as on all.
 
     Raises:
-        Inconclusive: it is not known, as the candidate refuses that.
+        Inconclusive: It is not known, because the candidate refuses that model.
     """
     model, feeds = truncate(body, trials.values, sample, trips, trials.model.new_folder())
     verdict = _ask(
@@ -289,7 +288,7 @@ def _ask(
     runs: InnerRuns,
     origin: str,
 ) -> Verdict:
-    """Return the verdict on a model that is built for one question."""
+    """Return the verdict on a model that is built for one query."""
     runs.made += 1
     feeding = replace(setup.feeding, records=(feeds,), origins=(origin,))
     graph = write_body(model, body.graph)

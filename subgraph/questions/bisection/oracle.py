@@ -160,7 +160,8 @@ class NodeOracle(NodeItems):
         except (
             ModelError,
             NoRegion,
-        ) as e:  # of the reference or of cutting: nothing is known about the candidate
+        ) as e:
+            # Of the reference or of cutting: nothing is known about the candidate.
             return Answer(Status.UNRESOLVED, why=e.what)
 
     def _with_share(

@@ -1,5 +1,4 @@
-"""Attributes of the nodes that a candidate gets wrong -> those without which it computes the region
-right.
+"""Attributes of the nodes of a wrong region -> those without which the candidate is right.
 
 One attribute at a time is omitted, so that its default applies; if no single one helps, two are
 omitted. The region then is another function. The reference computes that function, too, and the
@@ -37,7 +36,7 @@ from subgraph.trials.other_attributes import read_value
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Signature, Verdict
 
-MAX_NODES = 16  # of a region whose attributes are left out
+MAX_NODES = 16  # of a region whose attributes are omitted
 MAX_TRIED = 32  # attributes and pairs of them
 MAX_SECONDS = 60.0  # after which no more are tried
 # Factor by which the error without the attribute must be smaller than that of the region.
@@ -123,8 +122,10 @@ class Attributes:
         path: Path,
         as_it_is: Verdict,
     ) -> bool:
-        """Return whether the candidate is right on this function, by far; False if unknown, as when
-        the reference refuses it."""
+        """Return whether the candidate is clearly right on this function.
+
+        False if that is unknown, because the reference refuses it, for example.
+        """
         try:
             verdict = self._judge_model(model, fed, path)
         except SubcutError as e:
@@ -214,8 +215,7 @@ def _format_attribute(attribute: Any) -> str:
 def _copy_with_own_shapes(
     model: protobuf.ModelProto, onnx: OnnxProcess, without: Sequence[tuple[int, int]] = ()
 ) -> protobuf.ModelProto:
-    """Return a copy, without these attributes, with the shapes that its attributes give, as far as
-    they can be inferred."""
+    """Return a copy without these attributes, with the output shapes that are inferred from it."""
     made = protobuf.clone(model)
     graph = made.graph
     del graph.value_info[:]

@@ -101,9 +101,8 @@ class _Drafting:
         self.proto = self.draft.model.graph
         self.opset = opset_of(self.draft.model)
         self.names: dict[tuple[str, Lowering], str] = {}  # of lowered values, by tensor and form
-        self.forms: dict[
-            str, list[Form]
-        ] = {}  # by tensor; the first one's nodes bear its name alone
+        # By tensor; the first one's nodes bear its name alone.
+        self.forms: dict[str, list[Form]] = {}
         self.narrow: dict[str, str] = {}  # of values in float16, or rounded to bfloat16, by tensor
         self.made: list[Any] = []
         self.constants: set[str] = set()  # names of weights that were added

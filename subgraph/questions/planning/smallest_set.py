@@ -88,9 +88,8 @@ def _find_prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list
                 refused = middle
         gone = len(rest) - accepted
         rest = rest[:accepted]
-        if not rest or gone < math.log2(
-            gone + accepted + 1
-        ):  # another halving costs more than it finds
+        # Another halving costs more than it finds.
+        if not rest or gone < math.log2(gone + accepted + 1):
             return [*first, *rest]
         first.append(rest.pop())
 

@@ -40,7 +40,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             yield replace(entry, tensor=base, side=side)
         elif re.search(rb"[,\t]", titles) and _text.is_numeric(files, file, 1):
             missing = (
-                "which of its columns holds the values?"
+                "several columns, of which any can hold the values"
                 f" ({titles[:80].decode('utf-8-sig', 'replace')})"
             )
             yield DumpEntry(file, tensor=base, side=side, missing=missing)

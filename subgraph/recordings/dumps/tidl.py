@@ -1,13 +1,16 @@
 """TI's TIDL: layer traces `tidl_trace_…_float.bin`; the names come from a `….layer_info.txt`.
 
-Sources: tidl_writeTraceDataBuf of the TIDL library, which writes BASE, data id, batches, two
-dimensions, channels and WIDTHxHEIGHT into a name, and batches, channels, rows and columns into the
-file, in float32 what the element, the zero point and the scale make; the documentation of
-TexasInstruments/edgeai-tidl-tools, where older names leave the two dimensions out, or the batches,
-too. BASE is `tidl_trace_subgraph_0_` in onnxruntime and TFLite, `tidl_trace` in TIDL-RT by itself,
-or a name of its user. layer_info.txt, of the artifacts' tempDir, has the layer, the data id and the
-tensor's name in each line, for several cores also the mode before the name. The user must copy it
-to the folder of the traces.
+A name has BASE, data id, batches, two dimensions, channels and WIDTHxHEIGHT. Older names omit the
+two dimensions, or the batches, too. BASE is `tidl_trace_subgraph_0_` in onnxruntime and TFLite,
+`tidl_trace` in TIDL-RT, or a name that the user chose. The file has batches, channels, rows and
+columns: real values in float32.
+
+Each line of layer_info.txt has the layer, the data id and the tensor's name; for several cores, the
+mode is before the name. It is in the tempDir of the artifacts. The user must copy it to the folder
+of the traces.
+
+Sources: tidl_writeTraceDataBuf of the TIDL library, and the documentation of
+TexasInstruments/edgeai-tidl-tools.
 """
 
 from __future__ import annotations

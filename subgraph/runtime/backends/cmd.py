@@ -233,7 +233,7 @@ def _make_error(step: str, command: str, code: int, lost: type[SubcutError]) -> 
         times = f"{len(RETRY_SECONDS) + 1} times"
         return lost(
             f"the {what}: connection lost, {times}",
-            "is the device reachable?",
+            "check that the device is reachable",
             code="command.connection-lost",
         )
     if name := crash_name(code) or crash_name(SIGNALLED - code):

@@ -1,8 +1,8 @@
 """onnxruntime-web in a headless browser: WebAssembly, WebGPU or WebGL.
 
-One page stays open between pieces. A model and values cross as raw bytes, by a server of this
-process; Playwright (an extra) drives a browser that is installed, and npm brings the release, once,
-into the cache; none of its code runs then.
+One page stays open between pieces. A server of this process exchanges the model and the values
+with it, as raw bytes. Playwright (an extra) drives a browser that is installed. npm fetches the
+release once, into the cache, and runs none of its code.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ KINDS = {
 }
 RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 MAX_NPM_MINUTES = 10  # that npm may take
-MAX_PAGE_MILLISECONDS = 60_000  # milliseconds
+MAX_PAGE_MILLISECONDS = 60_000  # to load the page
 STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
 # Before the message: where it was built.
 PLACE = re.compile(r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])")
@@ -142,7 +142,7 @@ def exact(options: Fields) -> JsonObject | None:
 
 
 def switches(options: Fields) -> Switches:
-    """WebAssembly's threads; WebGPU's layout, and WebAssembly in a GPU's place."""
+    """Return the options with one thread, with NCHW on WebGPU, and without a GPU."""
     ep = str(options.get("ep", "wasm"))
     found = {}
     if str(options.get("threads", 1)) != "1":
@@ -269,8 +269,8 @@ class _Page:
         """Return the reply of a function of the page's script; with `error`, its text, if it
         throws.
 
-        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly
-        may have ended, a GPU be lost.
+        After any other error than onnxruntime's own, the next model gets a new page, because
+        WebAssembly may have ended, or a GPU may be lost.
 
         Raises:
             WorkerDied: the page crashed.
@@ -484,10 +484,11 @@ class ReleaseServer:
             "Content-Type", KINDS.get(Path(name).suffix, "application/octet-stream")
         )
         request.send_header("Content-Length", str(len(found or b"")))
+        # WebAssembly's threads need it.
         for policy, value in (
             ("Opener", "same-origin"),
             ("Embedder", "require-corp"),
-        ):  # WebAssembly's threads need it
+        ):
             request.send_header(f"Cross-Origin-{policy}-Policy", value)
         request.send_header("Cache-Control", "no-store" if name in self._given else "max-age=3600")
         request.end_headers()

@@ -82,7 +82,7 @@ def check(spec: str) -> str:
         plugins.load("executors", scheme)
     elif sep or not module or not function.isidentifier():
         raise UsageError(
-            f"--executor {spec}: which executor?",
+            f"--executor {spec} does not name an executor",
             "dask://HOST:8786, or MODULE:FUNCTION",
             code="executor.malformed",
         )

@@ -51,7 +51,7 @@ def connect(address: str, resources: Resources) -> Executor:
     except (OSError, ValueError) as e:
         raise BackendError(
             f"nobody answers at dask://{address}",
-            "is `dask scheduler` running?",
+            "start `dask scheduler` there",
             code="executor.no-answer",
         ) from e
     try:

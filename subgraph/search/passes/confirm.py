@@ -140,8 +140,8 @@ def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[Region
 def _list_neighbors(state: SearchState, smallest: Smallest) -> list[Items]:
     """Return regions with one item less that were run."""
     items = smallest.items if len(smallest.items) > 1 else ()
-    neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
-    return [r for r in neighbours if state.get_answer(r, state.aim.first) is not None][
+    neighbors = [tuple(k for k in items if k != dropped) for dropped in items]
+    return [r for r in neighbors if state.get_answer(r, state.aim.first) is not None][
         -MAX_NEIGHBORS:
     ]
 
@@ -231,7 +231,7 @@ def _make_finding(
         smallest.certified,
         None if state.aim.no_output else answer.share.of_model,
         runs,
-        neighbor=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
+        neighbor=next(reversed(smallest.list_neighbors(RegionOutcome.AGREE)), None),
         undecided=UndecidedItems(
             refused=smallest.list_dropped(RegionOutcome.UNRESOLVED),
             minor=smallest.list_dropped(RegionOutcome.MINOR),

@@ -69,7 +69,7 @@ class Smallest:
         """Return the items without which the remaining items have this outcome."""
         return tuple(k for k in self.items if self.without.get(k) is outcome)
 
-    def neighbours(self, outcome: RegionOutcome) -> list[Items]:
+    def list_neighbors(self, outcome: RegionOutcome) -> list[Items]:
         """Return the regions with one item less and this outcome, in the order of their runs."""
         return [
             tuple(k for k in self.items if k != item)
@@ -114,9 +114,9 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
 def _ends_gradually(state: SearchState, region: Items) -> Search[bool]:
     """Return whether the error of a long region grows item by item; tested before many queries are
     spent on the region."""
-    neighbours = [region[1:], region[:-1]]
-    statuses = yield from state.probe_all(Purpose.SHRINK, neighbours, explain=True)
-    pairs = zip(statuses, neighbours, strict=True)
+    neighbors = [region[1:], region[:-1]]
+    statuses = yield from state.probe_all(Purpose.SHRINK, neighbors, explain=True)
+    pairs = zip(statuses, neighbors, strict=True)
     return any(status in NOT_HERE and is_gradual(state, region, rest) for status, rest in pairs)
 
 

@@ -52,7 +52,7 @@ MAX_FAR_CONSTANTS = 3  # constants that notes list
 MAX_CODE_DISTANCE = 0.501  # steps between a constant and its nearest code
 MIN_CLIPPED_SHARE = 0.005  # share of a tensor's values that a scale clips
 MIN_ZERO_SHARE = 0.25  # share of the values other than 0 that a scale makes 0
-# they quantize all that they read with one scale, which they find as they run
+# Operators that quantize all that they read with one scale, which they find as they run.
 FINDS_RANGE = frozenset("DynamicQuantizeLinear DynamicQuantizeMatMul".split())
 MAX_ROUNDING_DISTANCE = 1e-6  # relative distance of constants that are equal but for rounding
 SCALE_INPUTS = {
@@ -95,7 +95,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
 def iter_far_constants(trials: Trials) -> Iterator[str]:
     """Yield a note on the constants that are far from ours, of nodes whose outputs have our names.
 
-    An input may not show them: a bias that is dropped, if the sums are large.
+    An input may not show them, for example a dropped bias next to large sums.
     """
     sizes = (math.prod(tensor.dims) for tensor in trials.graph.weights.values())
     pairing = _pair_region(trials, trials.full_model) if sum(sizes) <= MAX_ELEMENTS else None
