@@ -69,7 +69,8 @@ def _rewrite_reduction(source: RegionModel, node: NodeProto, new: Substitution) 
         new.formula("Identity(last)", last=x)
     else:
         new.reduce("Squeeze", x, axes, node.output[0], keepdims=None)
-    return "the end of a CumSum instead of" if is_sum else "the elements at an ArgMax instead of"
+    words = "the end of a CumSum" if is_sum else "the elements at the ArgMax or ArgMin"
+    return f"{words} instead of"
 
 
 FORMS = [_rewrite_wider, _rewrite_reduction]
