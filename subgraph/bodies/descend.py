@@ -14,6 +14,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import graph as graphs, protobuf
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
+from subgraph.graph.selection import is_tensor
 from subgraph.graph.value_types import common_type, find_declared_types, find_value_infos
 from subgraph.log import log
 from subgraph.origins.converted import convert_once
@@ -175,8 +176,8 @@ def _strip_body(body: Body, graph: Graph, rest: str) -> str:
     if place is not None and place < len(nodes):
         return graph.label(len(graph.nodes) - len(nodes) + place)
     whole = f"{body.name.text}/{rest}" if rest else ""
-    is_tensor = whole not in graph.node_names and (rest in graph.maker or rest in graph.inputs)
-    return rest if is_tensor or rest.startswith("tensor:") else whole
+    has_tensor = whole not in graph.node_names and is_tensor(graph, rest)
+    return rest if has_tensor or rest.startswith("tensor:") else whole
 
 
 def _make_declared_graph(body: Body) -> Graph:

@@ -14,6 +14,7 @@ from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import assign
 from subgraph.graph.region import Region
+from subgraph.graph.selection import is_tensor
 from subgraph.graph.value_types import DeclaredType, find_declared_types, read_type
 from subgraph.iterables import flatten
 from subgraph.text import clean, nearest
@@ -97,7 +98,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
     within = set(graph.iter_outputs(region.nodes))
     connected = {name: ours.get(name, name) for name in piece.inputs}
     for theirs, name in connected.items():
-        is_known = name in graph.inputs or name in graph.maker or graph.is_weight(name)
+        is_known = is_tensor(graph, name) or graph.is_weight(name)
         if name in within or not is_known:
             known = region.entering
             raise UnknownName(

@@ -14,6 +14,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
+from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_operator, skip_operators
 from subgraph.iterables import flatten, index_by_name
 from subgraph.lazy import np
@@ -130,7 +131,7 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
     for i in reversed(order):  # back from where values are dequantized
         node = graph.nodes[i]
         known = scales.get(node.output[0]) if graph.ops[i] in CARRIERS and node.input else None
-        if known and len(known.step) == 1 and _is_computed(graph, node.input[0]):
+        if known and len(known.step) == 1 and is_tensor(graph, node.input[0]):
             scales.setdefault(node.input[0], known)
     return scales
 
@@ -139,16 +140,11 @@ def _read_scales(graph: Graph) -> dict[str, list[Scale]]:
     """Return the different scales with which each computed tensor is dequantized."""
     found: dict[str, list[Scale]] = {}
     for node in graph.nodes:
-        if node.op_type == "DequantizeLinear" and _is_computed(graph, node.input[0]):
+        if node.op_type == "DequantizeLinear" and is_tensor(graph, node.input[0]):
             scale = constant_scale(graph, node, 1, 2)
             if scale and scale not in found.get(node.input[0], ()):
                 found.setdefault(node.input[0], []).append(scale)
     return found
-
-
-def _is_computed(graph: Graph, name: str) -> bool:
-    """Return whether a tensor is a node's output or an input of the model."""
-    return name in graph.maker or name in graph.inputs
 
 
 def _iter_operator_scales(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:

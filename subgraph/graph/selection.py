@@ -56,7 +56,12 @@ def select_all(graph: Graph, text: str) -> tuple[int, ...]:
 
 def is_name(graph: Graph, text: str) -> bool:
     """Return whether a text is the name of a node, of a computed tensor or of a model input."""
-    return text in graph.names or text in graph.maker or text in graph.inputs
+    return text in graph.names or is_tensor(graph, text)
+
+
+def is_tensor(graph: Graph, text: str) -> bool:
+    """Return whether a text is the name of a node's output or of a model input."""
+    return text in graph.maker or text in graph.inputs
 
 
 def find_fitting_tensors(graph: Graph, tensors: Iterable[str], glob: str) -> list[str]:
@@ -86,7 +91,7 @@ def select_tensor(graph: Graph, text: str) -> str:
         UnknownName: As `select`.
         UsageError: As `select`; or the node has several outputs.
     """
-    if text in graph.maker or text in graph.inputs:
+    if is_tensor(graph, text):
         return text
     selection = select(graph, text)
     if selection.tensor:

@@ -43,6 +43,7 @@ from subgraph.graph.quantization import (
     scales_of,
 )
 from subgraph.graph.region import Region, prepare_graph
+from subgraph.graph.selection import is_tensor
 from subgraph.graph.value_types import find_value_infos, read_type, set_tensor
 from subgraph.graph.walks import find_operator, skip_operators
 from subgraph.iterables import flatten, pick
@@ -341,7 +342,7 @@ def _find_region(other: CandidateModel, region: Region) -> Region:
 
     def follow(i: int) -> Iterator[int]:
         for name, kind in find_kinds(graph, graph.reads[i]).items():
-            is_defined = name in graph.maker or name in graph.inputs
+            is_defined = is_tensor(graph, name)
             if kind == VALUE and name not in boundary and is_defined:
                 yield _find_maker(other, name, boundary)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Sequence
 
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
+from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_operator
 from subgraph.iterables import flatten
 from subgraph.origins.source import PARAMETER, parse_module_path
@@ -139,7 +140,7 @@ def find_dropped_input(graph: Graph, tensor: str) -> Strings:
 
 def find_meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     """Return the tensor that a name means: of a node, the output that the entry holds."""
-    if entry.tensor and (name in graph.maker or name in graph.inputs):
+    if entry.tensor and is_tensor(graph, name):
         return name
     i = graph.names.get(name)
     if i is None and name.startswith("#") and name[1:].isdigit():

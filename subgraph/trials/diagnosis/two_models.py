@@ -26,6 +26,7 @@ from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES, SQUASHES
 from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region, find_upstream_until
+from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_ancestors_until, find_operator, iter_successors
 from subgraph.inspection.lint.coarse_step import STEPS
 from subgraph.inspection.summary import format_attribute
@@ -463,7 +464,7 @@ def _iter_missing_inputs(theirs: _Side) -> Iterator[ModelDifference]:
     graph = theirs.graph
     for j in theirs.nodes:
         for name in graph.reads[j]:
-            if not (name in graph.maker or name in graph.inputs or graph.is_weight(name)):
+            if not (is_tensor(graph, name) or graph.is_weight(name)):
                 text = f"'{clean(name)}', which no node computes"
                 yield ModelDifference(clean(graph.label(j)), "input", "", text)
 

@@ -27,6 +27,7 @@ from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
+from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_ancestors, find_descendants, find_operator, skip_operators
 from subgraph.iterables import group_values
 from subgraph.storage.dtypes import Scale
@@ -227,7 +228,7 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
         UnknownName: one of the names in a map is not a tensor of this model.
     """
     for name in names:
-        if name not in graph.maker and name not in graph.inputs:
+        if not is_tensor(graph, name):
             close = nearest(name, [*graph.inputs, *graph.maker])
             raise UnknownName(
                 f"--map: no tensor '{name}' in {graph.path.name}",
