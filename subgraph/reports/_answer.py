@@ -174,7 +174,7 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
         wrong = len(set(flatten(map(all_indices, findings))))
         places = "; ".join(map(_say_place, findings))
         size = f"{wrong} of {total} in {len(findings)} places"
-        return _fails(_name_failures(findings), _add_run(document, places), size)
+        return _fails(_name_failures(document), _add_run(document, places), size)
     found = _say_first(document)
     if len(findings) == 1:
         return found
@@ -207,7 +207,7 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
         return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding)}")
     most = "" if finding.certified or len(finding.nodes) == 1 else "at most "
     size = f"{most}{len(all_indices(finding))} of {count(_count_searched(document), 'node')}"
-    return _fails(_name_failures(document.findings), _add_run(document, _say_place(finding)), size)
+    return _fails(_name_failures(document), _add_run(document, _say_place(finding)), size)
 
 
 def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:
@@ -216,14 +216,17 @@ def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:
     return ReportedAnswer(kind, what, size, how=how)
 
 
-def _name_failures(findings: Sequence[FindingDocument]) -> str:
-    """Return how all findings fail, in one word or `dies of SIGSEGV`; `wrong` if they differ, and
-    one of them returned values."""
-    words = [
-        name_failure(f.signature, f.run.verdict.process if f.run.verdict else {}) for f in findings
-    ]
-    is_silent = all(f.signature in NO_OUTPUT for f in findings)
-    return words[0] if is_silent or len(set(words)) == 1 else Kind.WRONG
+def _name_failures(document: BisectDocument) -> str:
+    """Return how all findings fail, in one word or `dies of SIGSEGV`; if they differ, how the full
+    model fails, if it returned nothing, else `wrong`."""
+    words = {
+        name_failure(f.signature, f.run.verdict.process if f.run.verdict else {})
+        for f in document.findings
+    }
+    whole = document.whole.verdict
+    if len(words) > 1 and whole.signature in NO_OUTPUT:
+        return name_failure(whole.signature, whole.process)
+    return words.pop() if len(words) == 1 else Kind.WRONG
 
 
 def _add_run(document: BisectDocument, place: str) -> str:

@@ -88,7 +88,6 @@ from subgraph.trials.power import measure_power
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.questions import (
     PreparedTrials,
-    ReferenceMovement,
     age,
     explain_full_model,
     find_flaky_outputs,
@@ -610,8 +609,8 @@ def _compare_nodes(
         explanation = None if flaky else explain_full_model(trials)
         precise = explanation if isinstance(explanation, PreciseSetting) else None
         settlement = UNDOUBTED
-        if isinstance(explanation, ReferenceMovement):  # no node is compared: each one moves
-            settlement = Settlement(Decision.REFERENCE_MOVES, explanation.says)
+        if isinstance(explanation, Settlement):  # no node is compared: each one moves
+            settlement = explanation
             nodes = {}
             probes = []
             names = []

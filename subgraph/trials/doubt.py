@@ -85,6 +85,11 @@ class Settlement:
         """Whether nothing but the full model has decided."""
         return self.decision is Decision.FULL_MODEL
 
+    @property
+    def says(self) -> str:
+        """The explanation."""
+        return self.explanation
+
     def labels(self, graph: Graph) -> list[str]:
         """Return the last node of each wrong piece."""
         return [graph.label(region.nodes[-1]) for region in self.wrong_pieces]
@@ -218,7 +223,8 @@ class Doubt(StrEnum):
 ROUNDING_DOUBTS = (Doubt.KERNELS, Doubt.JUMPS)  # an agreement that the nodes alone confirm
 
 
-def _can_hide_in_rounding(judge: Judge) -> bool:
+def can_hide_in_rounding(judge: Judge) -> bool:
+    """Return whether the criterion allows the candidate errors beyond rounding."""
     is_noise = is_judged_by_noise_in_fp32(judge.criterion, judge.precision)
     return is_noise and not judge.score and not judge.runtime.is_manual
 
@@ -270,8 +276,8 @@ class DoubtCheck:
 
 
 DOUBTS: Mapping[Doubt, DoubtCheck] = {
-    Doubt.KERNELS: DoubtCheck(_can_hide_in_rounding, _agrees_beyond_rounding),
-    Doubt.JUMPS: DoubtCheck(_can_hide_in_rounding, _agrees_despite_jumps),
+    Doubt.KERNELS: DoubtCheck(can_hide_in_rounding, _agrees_beyond_rounding),
+    Doubt.JUMPS: DoubtCheck(can_hide_in_rounding, _agrees_despite_jumps),
     Doubt.STEPS: DoubtCheck(_has_own_steps, _is_within_steps),
 }
 

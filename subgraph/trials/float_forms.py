@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from subgraph.comparison import MAX_KERNEL_ERROR
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import compute_differences
 from subgraph.graph import protobuf
@@ -25,7 +26,6 @@ from subgraph.types import Array
 DOMAIN = "subcut.float"
 MICROSOFT = "com.microsoft"
 IN_FLOAT = "it computes in float what the reference quantizes"
-FLOOR = 2e-3  # of the largest value, as of the criterion `noise`
 ROUNDINGS = 4  # of the claimed precision, as a share of the largest value
 # Of an LSTM's weight i{weight}, of the shape (directions, inputs, 4 · hidden): it times its scale,
 # as the standard operator has it.
@@ -76,7 +76,7 @@ def is_in_float(judge: Judge, given: Feeds, names: Collection[str]) -> bool:
     exact = _run_in_float(judge.model)
     if exact is None:
         return False
-    share = max(FLOOR, ROUNDINGS * judge.precision.eps)
+    share = max(MAX_KERNEL_ERROR, ROUNDINGS * judge.precision.eps)
     pairs = zip(read_outputs(exact, names), read_outputs(given, names), strict=True)
     return all(_is_near(expected, values, share) for expected, values in pairs)
 

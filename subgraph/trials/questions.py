@@ -40,6 +40,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.store import Store
 from subgraph.text import clean
 from subgraph.trials.candidate_runtime import Form, find_changed_options
+from subgraph.trials.doubt import Decision, Settlement
 from subgraph.trials.float_forms import IN_FLOAT, is_in_float, measure_distance, read_outputs
 from subgraph.trials.judge import require_files_unchanged
 from subgraph.trials.open_trials import with_candidate
@@ -174,24 +175,8 @@ THREADS = (1, 2)
 MAX_ERROR_RATIO = 2.0  # of the movement: two correct runs may move in opposite directions
 
 
-@frozen
-class ReferenceMovement:
-    """A movement of the reference that explains the candidate's outputs.
-
-    Attributes:
-        reason: The cause of the movement, or the computation of the candidate instead.
-    """
-
-    reason: str
-
-    @property
-    def says(self) -> str:
-        """The reason in a line."""
-        return f"because {self.reason}"
-
-
-def find_reference_movement(trials: Trials, result: RunResult) -> ReferenceMovement | None:
-    """Return the movement that explains the candidate's outputs of the full model.
+def find_reference_movement(trials: Trials, result: RunResult) -> Settlement | None:
+    """Return the movement of the reference that explains the candidate's outputs of the full model.
 
     Args:
         trials: The candidate.
@@ -216,9 +201,10 @@ def find_reference_movement(trials: Trials, result: RunResult) -> ReferenceMovem
             movements = map(measure_distance, expected, moved)
             pairs = zip(errors, movements, strict=True)
             if all(error <= MAX_ERROR_RATIO * movement < math.inf for error, movement in pairs):
-                return ReferenceMovement(f"the reference itself moves as much with {way}")
+                why = f"because the reference itself moves as much with {way}"
+                return Settlement(Decision.REFERENCE_MOVES, why)
         if is_in_float(trials.judge, result.tensors, names):
-            return ReferenceMovement(IN_FLOAT)
+            return Settlement(Decision.REFERENCE_MOVES, f"because {IN_FLOAT}")
     except OutOfTime:
         raise
     except SubcutError as e:
@@ -230,9 +216,7 @@ def _iter_ways(model: ReferenceModel, names: Collection[str]) -> Iterator[tuple[
     """Yield the reference's outputs, each time computed in another way."""
     own = model.reference
     threads = own.options.get("threads", 0)
-    for number in THREADS if own.fixed else ():
-        if number == threads:
-            continue
+    for number in set(THREADS) - {threads} if own.fixed else ():
         with Reference(own.backend, {**own.options, "threads": number}, python=own.python) as other:
             other.share(own.deadline)
             values = model.values.replace_inputs(model.values.records, other)
@@ -241,7 +225,7 @@ def _iter_ways(model: ReferenceModel, names: Collection[str]) -> Iterator[tuple[
             yield f"{least} and {most} threads", read_outputs(values.records, names)
 
 
-Explanation: TypeAlias = PreciseSetting | ReferenceMovement
+Explanation: TypeAlias = PreciseSetting | Settlement
 Question: TypeAlias = Callable[[Trials, RunResult], Explanation | None]
 
 QUESTIONS: tuple[Question, ...] = (find_reference_movement, find_precise_setting)

@@ -726,6 +726,7 @@ def test_refusal_is_not_called_wrong() -> None:
     assert answer(from_json(BisectDocument, document)).says.startswith("refused: ")
     document["findings"] = [document["findings"][0], copy.deepcopy(document["findings"][0])]
     assert has_line(answer(from_json(BisectDocument, document)).says, "2 of 27", "2")
-    for signature, word in (("throws", "refused"), ("mismatch", "wrong")):
-        document["findings"][1]["signature"] = signature
+    document["findings"][1]["signature"] = "throws"
+    for signature, word in (("mismatch", "wrong"), ("refused", "refused")):
+        document["whole"]["signature"] = signature
         assert answer(from_json(BisectDocument, document)).says.startswith(f"{word}: "), signature

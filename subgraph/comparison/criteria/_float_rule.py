@@ -9,11 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from subgraph.comparison import JUMPS, MAX_HEALTHY_ERROR, MIN_REL_TOL, RANKS, STEPS
+from subgraph.comparison import (
+    JUMPS,
+    MAX_HEALTHY_ERROR,
+    MAX_KERNEL_ERROR,
+    MIN_REL_TOL,
+    RANKS,
+    STEPS,
+)
 from subgraph.comparison.criteria import MAX_BATCH_NUMBERS, MIN_ELEMENTS, Noise, Ruling, agree, fail
 from subgraph.comparison.criteria._decisions import Flips, find_class_axis, find_flips
 from subgraph.comparison.criteria._floats import (
-    FLOOR,
     FP32,
     LIMIT,
     PRECISION_LOST,
@@ -270,7 +276,7 @@ def _judge_explained(output: OutputErrors, noise: Array, drawn: bool = True) -> 
     place = output.worst(limits)
     finer = "agrees" if tolerance.claim is tolerance.model_precision else "precision"
     finer = STEPS if tolerance.stepped else finer
-    label = finer if error > FLOOR * scale else "agrees"
+    label = finer if error > MAX_KERNEL_ERROR * scale else "agrees"
     relation = LIMIT
     if label != "agrees" and output.judged_together and output.floats.pair.size < MAX_BATCH_NUMBERS:
         relation += f"; {output.numbers} were judged together, more samples show more"
@@ -374,7 +380,7 @@ def _judge_unexplained(output: OutputErrors, noise: Array, rounded: Array | None
         relation = f"; {context.claim} itself moves the tensor {far}"
         return output.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, True)
     label = "fail"
-    if context.claim is FP32 and (output.errors <= FLOOR * output.scales).all():
+    if context.claim is FP32 and (output.errors <= MAX_KERNEL_ERROR * output.scales).all():
         label = "approximate kernel"
     return output.ruling(Status.FAIL, label, place, LIMIT, noise, True, limits)
 

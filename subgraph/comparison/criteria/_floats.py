@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from subgraph.comparison import MIN_REL_TOL
+from subgraph.comparison import MAX_KERNEL_ERROR, MIN_REL_TOL
 from subgraph.comparison.criteria import MIN_ELEMENTS, OutputContext, Ruling
 from subgraph.comparison.criteria._slices import Slices, find_probability_axis, find_slices
 from subgraph.comparison.float_types import FLOATS
@@ -24,8 +24,6 @@ CAP = dict.fromkeys(Precision, 0.2) | {
     Precision.TF32: 0.1,
     Precision.FP16: 0.1,
 }
-# of a slice's scale, fp32: errors up to this need no runs; MNN's healthy kernels reach 1.6e-3
-FLOOR = 2e-3
 # Least scale of values that all lie within 0 … 1: scores below are as good as 0.
 MIN_SCORE_SCALE = 0.05
 PRECISION_LOST = "fail, precision"
@@ -120,7 +118,7 @@ def find_tolerance(floats: Floats) -> Tolerance:
     claim = max(context.claim, own, key=Precision.roundoff)
     stepped = bool(noise and noise.quantizes())
     k = K[Precision.INT8 if stepped else claim]
-    floor = FLOOR if context.claim is FP32 else 0.0
+    floor = MAX_KERNEL_ERROR if context.claim is FP32 else 0.0
     half_step = noise.half_step() if noise else 0.0
     return Tolerance(
         claim,

@@ -137,7 +137,7 @@ class Bisection:
             progress.oracle = oracle = self.new_oracle(prepared.trials)
             capture(oracle)
         interim = yield from search_unless_explained(self, Interim(oracle, NOTHING_FOUND))
-        stages = () if interim.is_explained else STAGES
+        stages = STAGES if interim.settlement.is_open and not interim.precise else ()
         for stage in stages:
             try:
                 interim = yield from stage(self, interim)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeAlias
 
-from subgraph.comparison import CLIPPED, MAX_HEALTHY_ERROR, ROUNDING_ALONE
+from subgraph.comparison import CLIPPED, MAX_HEALTHY_ERROR, MAX_KERNEL_ERROR, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.errors import ModelError
 from subgraph.graph.properties import APPROXIMATED, COARSE
@@ -64,6 +64,7 @@ from subgraph.trials.doubt import (
     NodeEvidence,
     Settlement,
     agrees,
+    can_hide_in_rounding,
     explain_steps,
     find_doubt,
     find_relative_error,
@@ -74,11 +75,11 @@ from subgraph.trials.doubt import (
 from subgraph.trials.judge import Judge
 from subgraph.trials.pooled_runs import run_pieces
 from subgraph.trials.preflight import require_contract, require_usable
-from subgraph.trials.questions import explain_full_model, find_precise_setting
+from subgraph.trials.questions import explain_full_model, find_precise_setting, is_flaky
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import frozen
-from subgraph.verdict import Verdict
+from subgraph.verdict import Signature, Verdict
 
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
 MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
@@ -196,7 +197,9 @@ def search_unless_explained(searcher: Searcher, interim: Interim) -> Steps[Inter
     options = searcher.options
     explanation = None
     if not options.limits.inside and not options.within and not options.body:
-        explanation = if_time(lambda: explain_full_model(trials), None)
+        explanation = if_time(
+            lambda: explain_full_model(trials) or settle_by_approximation(trials), None
+        )
     if explanation is None:
         return (yield from steps)
     steps.close()
@@ -205,7 +208,26 @@ def search_unless_explained(searcher: Searcher, interim: Interim) -> Steps[Inter
     interim = replace(interim, findings=findings)
     if isinstance(explanation, PreciseSetting):
         return interim.disagreeing(explanation)
-    return interim.agreeing(Settlement(Decision.REFERENCE_MOVES, explanation.says))
+    return interim.agreeing(explanation)
+
+
+def settle_by_approximation(trials: Trials) -> Settlement | None:
+    """Return the settlement if a known approximation explains all that the full model deviates by;
+    None if not, or if it changes an output by more than approximate kernels may."""
+    if not can_hide_in_rounding(trials.judge):
+        return None
+    exact = trials.with_criterion(ROUNDING_ALONE)
+    verdict = exact.verdict(trials.full_model)
+    worst = verdict.worst
+    is_small = (
+        find_relative_error(worst) <= MAX_KERNEL_ERROR and verdict.signature is Signature.MISMATCH
+    )
+    found = iter_approximations(WrongOutput(exact, trials.full_model, worst)) if worst else ()
+    for approximation in found if is_small else ():
+        if not is_flaky(trials):
+            why = f"within approximate kernels: {approximation.quoted}"
+            return Settlement(Decision.APPROXIMATE_KERNELS, why)
+    return None
 
 
 def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Interim]:
@@ -341,11 +363,10 @@ def _finds_no_region(interim: Interim) -> bool:
     have frozen shapes."""
     findings = interim.findings
     oracle = interim.oracle
-    if findings.stopped or findings.outcome not in (Outcome.DISAGREE, Outcome.ELSEWHERE):
-        return False
-    if any(finding.kind is not FindingKind.UNRESOLVED for finding in findings.findings):
-        return False
-    return any(oracle.region([k]).shapes for k in range(len(oracle.groups)))
+    is_failing = findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) and not findings.stopped
+    is_unknown = all(finding.kind is FindingKind.UNRESOLVED for finding in findings.findings)
+    items = range(len(oracle.groups))
+    return is_failing and is_unknown and any(oracle.region([k]).shapes for k in items)
 
 
 def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Interim]:
@@ -619,8 +640,7 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
     that is wrong.
 
     `usual`: judges by the usual criterion. A single node that agrees by it can be excused. Of
-    several nodes, each can change what `MAX_HEALTHY_ERROR` allows to a healthy kernel. Any are
-    excused if their values are those of a known approximation, which leaves nothing unexplained.
+    several nodes, each can change what `MAX_HEALTHY_ERROR` allows to a healthy kernel.
     """
     if findings.outcome is not Outcome.DISAGREE or not findings.complete:
         return NodeEvidence()
@@ -634,20 +654,10 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
             verdict = oracle.trials.judge.verdict(region, result)
             error = find_relative_error(verdict.worst)
             is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * MAX_HEALTHY_ERROR
-            agrees_usually = is_culprit and (
-                (is_small and agrees(usual, region, result))
-                or _is_known_approximation(oracle.trials, region, verdict)
-            )
+            agrees_usually = is_culprit and is_small and agrees(usual, region, result)
             operators = _find_excused_operators(oracle.trials, region, verdict)
             deviations.append(Deviation.make(operators, error, agrees_usually=agrees_usually))
     return NodeEvidence(deviations)
-
-
-def _is_known_approximation(trials: Trials, region: Region, verdict: Verdict) -> bool:
-    """Return whether the values of a region are those of a known approximation."""
-    return verdict.worst is not None and any(
-        iter_approximations(WrongOutput(trials, region, verdict.worst))
-    )
 
 
 def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:

@@ -45,9 +45,10 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record
+from subgraph.trials.doubt import Settlement
 from subgraph.trials.open_trials import with_own_model
 from subgraph.trials.preflight import require_usable
-from subgraph.trials.questions import ReferenceMovement, explain_full_model
+from subgraph.trials.questions import explain_full_model
 from subgraph.trials.score import Judged, not_run
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, frozen
@@ -453,7 +454,7 @@ class Planner:
                 reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
                 self.problem += f"; {reason.says}" if reason else ""
-                is_moving = isinstance(reason, ReferenceMovement)
+                is_moving = isinstance(reason, Settlement)
                 self.is_wrong = judged.fails and not is_moving
                 return None
         except OutOfTime:

@@ -130,15 +130,18 @@ GELU = (
 def test_known_approximation_by_several_nodes_is_right_if_it_explains_the_error(
     slope: str, code: int, tmp_path: Path
 ) -> None:
-    """It was wrong, with "no bug by itself" as its cause: the nodes do not deviate alone."""
+    """It was wrong, with "no bug by itself" as its cause: the nodes do not deviate alone. In a
+    channel of small values, the outputs deviate by more than 0.2 % of it."""
     (tmp_path / "tanh.py").write_text(TANH, encoding="utf-8")
     constants = {"r": np.sqrt(np.float32(2)), "one": np.float32(1), "half": np.float32(0.5)}
     spec = f"tanh.py:slope={slope}"
     weights = constants | {"large": LARGE / 10}
     done = asked(tmp_path, "bisect", "", 0, text=GELU, spec=spec, **weights)
     assert done.code == code, done.out
-    assert has_line(done.document.get("pieces") or "", "approximate", "1 Erf") == (code == 0)
-    assert done.document["whole"]["why"].endswith("limit 0.2 %") or code
+    assert has_line(done.document.get("pieces") or "", "GELU by tanh", "×") == (code == 0)
+    if not code:
+        assert done.document["whole"]["why"].endswith("limit 0.2 %")
+        assert done.document["trials"] <= 4, "no search"
 
 
 NOT_LOOKED = ("inconclusive: ", "rounding", "approximate kernels", "nodes alone")
