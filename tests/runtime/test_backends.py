@@ -766,9 +766,9 @@ def test_command_line_is_words_and_no_shell(model: Path, shell: Shell, tmp_path:
 @pytest.mark.parametrize(
     ("options", "code", "about"),
     [
-        ({}, "command.missing", "which command"),
-        ({"run": ""}, "command.missing", "which command"),
-        ({"run": "  "}, "command.missing", "which command"),
+        ({}, "command.missing", "has no command"),
+        ({"run": ""}, "command.missing", "has no command"),
+        ({"run": "  "}, "command.missing", "has no command"),
         ({"run": "./run.sh 'x"}, "command.malformed", "closing quotation"),
         ({"run": "true", "convert": 'x "'}, "command.malformed", "closing quotation"),
         ({"run": "true", "convrt": "x"}, "backend.unknown-option", "convrt"),
