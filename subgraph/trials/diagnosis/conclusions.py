@@ -81,11 +81,11 @@ CONCLUSIONS = (
         "range, not a bug: {quoted}; keep the region in float32",
     ),
     ((Fact.COARSE,), "the range, not a kernel: {quoted}"),
-    ((Fact.SWITCH,), "one option of the candidate is the reason: right with {quoted}"),
     (
         (Fact.WITHIN,),
         "rounding, not a bug: the criterion requires more than the claimed precision can reach",
     ),
+    ((Fact.SWITCH,), "one option of the candidate is the reason: right with {quoted}"),
     ((Fact.MODEL,), "the model, not what runs it: {quoted}"),
     ((Fact.KNOWN,), "an approximation, no bug by itself: {quoted}"),
     (

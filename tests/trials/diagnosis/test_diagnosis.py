@@ -344,6 +344,12 @@ def test_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
     assert has_line(found["second"], "second opinion", f"{MAX_EVALUATED + 2}", "Python")
 
 
+def test_rounding_that_an_option_avoids_is_rounding() -> None:
+    """A chaotic model was "wrong" because of an option that changed the last bit of a Sigmoid."""
+    found = [Evidence("noise", "", Fact.WITHIN), Evidence("switch", "", Fact.SWITCH, quoted="off")]
+    assert conclude(found).fact is Fact.ROUNDS
+
+
 def test_nothing_decides() -> None:
     assert conclude([Evidence("noise", "")]).says == UNKNOWN
 
