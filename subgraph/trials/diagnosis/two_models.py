@@ -522,7 +522,9 @@ def _iter_coarse(
         share = shares.get(name, 0.0) if name in region.outputs else 0.0
         if share >= MIN_CLIPPED_SHARE:
             text = f"clips {100 * share:.2g} % of our values"
-        elif lost >= MIN_ZERO_SHARE and find_operator(graph, name) not in SQUASHES:
+        elif name in weights or (
+            lost >= MIN_ZERO_SHARE and find_operator(graph, name) not in SQUASHES
+        ):
             text = f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
         else:
             continue
