@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 
 from subgraph import plugins
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
-from subgraph.runtime.backends import cmd, onnx_reference, ort
+from subgraph.runtime.backends import cmd, mnn, onnx_reference, ort
 from subgraph.runtime.worker import Worker
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import Value
@@ -660,6 +660,21 @@ def test_sequences_are_refused_with_a_sentence(text: str, name: str, tmp_path: P
     with raises(Refused, "backend.unsupported-type", f"'{name}'") as e:
         cmd.load(text_models.save(tmp_path / "m.onnx", text, opset=18), {"run": "true"})
     assert has_line(e.value.hint, "plain tensors")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[4] x) => (int8[4] q) { q = QuantizeLinear(x, s, z) }",
+        "g (int8[4] q) => (float[4] y) { y = DequantizeLinear(q, s, z) }",
+        "g (uint8[4] q) => (float[4] y) { y = DequantizeLinear(q, s, z) }",
+    ],
+)
+def test_mnn_refuses_codes_that_it_would_misread(text: str, tmp_path: Path) -> None:
+    zero = np.uint8(2) if "uint8" in text else np.int8(2)
+    path = text_models.save(tmp_path / "m.onnx", text, opset=13, s=np.float32(0.5), z=zero)
+    with raises(Refused, "backend.unsupported-type", "'q'"):
+        mnn.load(path, {})
 
 
 # ------------------------------------------------------------ cmd: two steps

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import ModelError, Refused
+from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values, np_dtype
@@ -32,6 +33,8 @@ HELD_TYPES = {
     "uint8": ("uint8", "uint8"),
 }
 HELD_INTEGER = ("int32", "int")  # all other integers, and booleans
+# Its Python takes no int8, and returns the int8 codes of a QuantizeLinear shifted by 128.
+TYPES = _foreign.TYPES - {"int8"}
 # The converter's reasons: `[01:40:10] :220: These Op Not Support: ONNX::Blur`, `[ERROR] Model file
 # is …`.
 _REASON = re.compile(r"^(?:\[[\d:]+\] [^ :]*:\d+: |\[ERROR\] )(.*\S)", re.MULTILINE)
@@ -78,10 +81,24 @@ def load(model: Path, options: Fields) -> Run:
     expr: Any = _foreign.package("MNN.expr", "mnn")
     number = max(_foreign.threads("mnn", options), 1)
     mode = getattr(expr.PrecisionMode, MODES[str(options.get("precision", "normal"))])
-    inputs, outputs = _foreign.ports("mnn", model, _foreign.TYPES)
-    mutable = str(options.get("shape_mutable", 1)) == "1"
+    inputs, outputs = _foreign.ports("mnn", model, TYPES)
+    codes = {
+        node.input[0]
+        for node in protobuf.read(model).model.graph.node
+        if node.op_type == "DequantizeLinear"
+    }
+    for port in inputs:
+        if port.name in codes:
+            raise Refused(
+                f"mnn misreads codes that it is given: '{port.name}'",
+                "cut between floats",
+                code="backend.unsupported-type",
+            )
     load_module = partial(
-        nn.load_module_from_file, precision_mode=mode, thread_num=number, shape_mutable=mutable
+        nn.load_module_from_file,
+        precision_mode=mode,
+        thread_num=number,
+        shape_mutable=str(options.get("shape_mutable", 1)) == "1",
     )
     return _Module(model, expr, load_module, inputs, outputs)
 
