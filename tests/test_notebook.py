@@ -190,6 +190,7 @@ def test_another_thing_in_place_of_a_model_is_refused(odd: subgraph.Graph, funct
         assert error.value.hint.startswith(f"subgraph.{function}(")
 
 
+@pytest.mark.slow
 def test_a_path_stands_for_a_model_and_results_are_shown_on_one_line(tmp_path: Path) -> None:
     model = chain(tmp_path / "m.onnx", ["a", "b", "c"])
     wrong = spec_of(fake_candidate.HERE, add="b:9")

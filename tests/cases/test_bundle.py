@@ -625,6 +625,7 @@ def asked(slipping: Path) -> Path:
     return slipping.parent / "asked"
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(st.data())
 def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> None:

@@ -357,6 +357,7 @@ def test_json_has_neither_nan_nor_infinity(fault: str, here: Path) -> None:
     assert json.dumps(found, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_the_reason_is_the_signatures(here: Path) -> None:
     """Of two wrong outputs the one that says more is named."""
     model(here, "g (float[2] x) => (float[2] y, float[2] z) { [a] y = Neg(x) [b] z = Exp(x) }")

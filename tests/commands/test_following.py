@@ -19,6 +19,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "following"),
     [
@@ -51,6 +52,7 @@ def test_command_that_continues_omits_the_limits_alone(demo: Path) -> None:
     assert done.document["next"][0]["argv"] == ["subcut", "bisect", "model.onnx", "-c", candidate]
 
 
+@pytest.mark.slow
 def test_next_commands_keep_the_options_that_both_commands_have(demo: Path) -> None:
     words = "compare model.onnx -c wrong.py --at head/softmax -q --jobs 1 --json"
     (command,) = subcut(*words.split(), cwd=demo).document["next"]

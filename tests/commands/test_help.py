@@ -72,6 +72,7 @@ def test_page_fits_80_columns_and_has_examples_and_the_global_options(name: str)
         assert text.index("Exit code") > text.index("Examples:")
 
 
+@pytest.mark.slow
 def test_real_process_shows_that_page(tmp_path: Path) -> None:
     for name in ("", "bisect", "manual take"):
         done = subcut(*name.split(), "--help", cwd=tmp_path, env={"COLUMNS": "80"})

@@ -155,6 +155,7 @@ def test_memory_limit_covers_child_processes(here: Path, mark: dict[str, str]) -
     assert "above 400" in found["in_place"]["why"]
 
 
+@pytest.mark.slow
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("body", "signature"),
@@ -171,6 +172,7 @@ def test_wrong_outputs_have_their_signature(body: str, signature: str, here: Pat
     assert [(v["status"], v["signature"]) for v in verdicts] == [("fail", signature)] * 2
 
 
+@pytest.mark.slow
 def test_additional_outputs_do_no_harm(here: Path) -> None:
     done = compare(*backend(here, run="found.update(x=found, extra=np.ones(3))"), cwd=here)
     assert done.code == 0, done
@@ -270,6 +272,7 @@ def test_orphan_of_a_crashed_candidate_is_ended(here: Path, mark: dict[str, str]
 # ------------------------------------------------------------ errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["path", "path, **more", "path, *rest"])
 def test_function_without_options_is_a_candidate(parameters: str, here: Path) -> None:
     """As in Python, `load(path)` will do."""

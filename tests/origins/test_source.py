@@ -161,6 +161,7 @@ def test_lint_names_the_line() -> None:
     )
 
 
+@pytest.mark.slow
 def test_compare_names_the_line(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     shown = in_process(

@@ -178,6 +178,7 @@ def test_without_a_fault_all_agree(fifty: Callable[..., Path]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_unrecorded_tensor_is_not_seen(fifty: Callable[..., Path]) -> None:
     here = fifty(wrong=20, kind=device.KINDS[1])
     done = compared(here, "--recorded", "dump")
@@ -267,6 +268,7 @@ def test_value_of_another_kind_is_unresolved(
     assert has_line(cells(done)[name]["why"], *says)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12 if ALL else 6,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -330,6 +332,7 @@ def dumped(folder: Path) -> dict[str, Path]:
     return {t["name"]: home / t["samples"][0]["files"][0]["file"] for t in document["tensors"]}
 
 
+@pytest.mark.slow
 def test_another_input_is_told(fifty: Callable[..., Path]) -> None:
     here = fifty()
     np.save(here / "other.npy", device.fed(5))

@@ -116,6 +116,7 @@ def load(path, options):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("options", "code"), [("factor=1", 0), ("factor=1.5", 1), ("jump=0.02", 1)]

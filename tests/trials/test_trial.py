@@ -461,6 +461,7 @@ def test_only_fresh_processes_show_what_differs_by_process(moody: Callable[[str]
     assert len(trials.log.made) == 7  # each repetition is stored
 
 
+@pytest.mark.slow
 def test_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None:
     """A worker that goes wrong after a while: a fresh one gives another verdict."""
     trials = moody("load")

@@ -286,6 +286,7 @@ def test_inspect_of_a_node_in_a_body_says_what_its_runtime_is_known_for(tmp_path
     assert "perhaps" not in said["ort==1.32.0"].out, "that release is right"
 
 
+@pytest.mark.slow
 def test_search_names_them_before_its_first_run(tmp_path: Path) -> None:
     pytest.importorskip("tract", reason="tract is missing")
     lstm(tmp_path, ', direction = "reverse"')

@@ -233,6 +233,7 @@ def test_fault_that_no_rewriting_heals_stays_unresolved(tmp_path: Path) -> None:
     assert not found.search.healing and any("no rewriting" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_model_that_is_right_is_right_by_rewriting(tmp_path: Path) -> None:
     assert search(tmp_path, by_rewriting=True).agree
 

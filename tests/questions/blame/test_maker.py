@@ -73,6 +73,7 @@ def making(folder: Path, *skip: str) -> Making:
 # ------------------------------------------------------------ the search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breaks", "found"),
     [

@@ -73,6 +73,7 @@ def test_right_model_keeps_nothing_in_float(place: Path) -> None:
     assert (place / done.document["model"]).is_file()
 
 
+@pytest.mark.slow
 def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
     document = done.document

@@ -282,6 +282,7 @@ def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manu
     assert "n22" not in guilty or one["nearest"]["nodes"]
 
 
+@pytest.mark.slow
 def test_crash_is_searched_for(here: Path, manual: Manual) -> None:
     """The whole is skipped, so the search looks for the node that the device cannot run."""
     result = manual(*START, "--batch", "3")
