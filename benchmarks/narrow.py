@@ -37,7 +37,7 @@ SHY = "subcut, probe-sensitive"
 SURE = ("again", "confirm")  # purposes of runs that only make sure
 LOOKS = ("profile", "tail")  # of runs that look for what a yes/no search cannot know
 Words: TypeAlias = list[str | Path]
-FOUND = (0, 1)  # exit codes of a bisection that came to an end
+ENDED = (0, 1, 5)  # exit codes of a bisection that came to an end; 5: inconclusive
 
 
 class PeerFailed(RuntimeError):
@@ -161,7 +161,7 @@ def bisected(words: Words, folder: Path) -> tuple[dict[str, Any], float]:
         check=False,
     )
     seconds = time.perf_counter() - begin
-    if done.returncode not in FOUND:
+    if done.returncode not in ENDED:
         raise RuntimeError(
             f"subcut {words}: exit code {done.returncode}\n{done.stderr}{done.stdout}"
         )
