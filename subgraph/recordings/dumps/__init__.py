@@ -140,8 +140,8 @@ def refuse_reading() -> Array:
 
 
 @frozen
-class DumpEntry:
-    """One tensor of a recording; its values stay in the file until `read`.
+class StoredTensor:
+    """A tensor as a file of a recording holds it.
 
     Attributes:
         file: relative to the folder.
@@ -149,25 +149,14 @@ class DumpEntry:
         dtype: numpy's or ml_dtypes' name.
         shape: as stored; None if unknown.
         layout: as stored; "" if it is the model's or unknown.
-        tensor: the tensor's name as the tool spelled it; "" if it names only the node.
-        node: the node's name as the tool spelled it; "" if it names only the tensor.
-        role: "output" or "input" of the node.
-        index: the position among the node's outputs or inputs.
-        originals: names in the model, of a tensor or a node, if the recording itself has them.
-        original_index: the output of that node.
-        fused: names of all nodes of the model that the device fused into the node.
         original_shape: the tensor's shape in the model; None if the recording does not have it.
         original_layout: the tensor's layout in the model; "" if the recording does not have it.
-        side: which of several recordings in one folder: golden, simulator, a sample, a runner.
         step: the value of one unit of the last printed digit; 0 if values are exact.
         scale: of 8-bit codes, if the recording has it.
-        note: for readers, such as "inserted by the toolkit".
-        missing: why it cannot be read; "" if it can.
-        stem: of the file that it is converted to.
         guessed: whether the shape is a hint because the file stores none.
-        mapped: whether `originals` is the user's option.
         computed: the precision in which the device computed it, if the file holds another type; ""
             if it is that of `dtype`.
+        missing: why it cannot be read; "" if it can.
     """
 
     file: str
@@ -175,24 +164,46 @@ class DumpEntry:
     dtype: str = "float32"
     shape: Shape | None = None
     layout: str = ""
+    original_shape: Shape | None = None
+    original_layout: str = ""
+    step: float = 0.0
+    scale: Scale | None = None
+    guessed: bool = False
+    computed: str = ""
+    missing: str = ""
+
+
+@frozen
+class DumpEntry(StoredTensor):
+    """A tensor of a recording, with the names by which the tool and the model know it.
+
+    Its values stay in the file until `read`.
+
+    Attributes:
+        tensor: the tensor's name as the tool spelled it; "" if it names only the node.
+        node: the node's name as the tool spelled it; "" if it names only the tensor.
+        role: "output" or "input" of the node.
+        index: the position among the node's outputs or inputs.
+        originals: names in the model, of a tensor or a node, if the recording itself has them.
+        original_index: the output of that node.
+        mapped: whether `originals` is the user's option.
+        fused: names of all nodes of the model that the device fused into the node.
+        side: which of several recordings in one folder: golden, simulator, a sample, a runner.
+        note: for readers, such as "inserted by the toolkit".
+        stem: of the file that it is converted to.
+    """
+
     tensor: str = ""
     node: str = ""
     role: str = "output"
     index: int = 0
     originals: Strings = ()
     original_index: int = 0
-    fused: Strings = ()
-    original_shape: Shape | None = None
-    original_layout: str = ""
-    side: str = ""
-    step: float = 0.0
-    scale: Scale | None = None
-    note: str = ""
-    missing: str = ""
-    stem: str = ""
-    guessed: bool = False
     mapped: bool = False
-    computed: str = ""
+    fused: Strings = ()
+    side: str = ""
+    note: str = ""
+    stem: str = ""
 
     @property
     def name(self) -> str:
