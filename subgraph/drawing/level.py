@@ -169,11 +169,13 @@ def level(
             [clean(name) for _, name in flatten(named.values())], MAX_STUB_COLUMNS
         )
         cells = [_make_cell(tree, m, label, list_stub_rows(named.get(m, ()), texts)) for m in order]
-        items = [
-            *[Item(4.0, 4.0, 0.0, top=True)] * len(ways_in),
-            *(_make_item(tree, cell, inner.get(cell.member), tall=tall) for cell in cells),
-            *[Item(4.0, 4.0, 0.0, bottom=True)] * len(ways_out),
-        ]
+        items = [Item(4.0, 4.0, 0.0, top=True)] * len(ways_in)
+        for cell in cells:
+            columns = (count_columns(row.text) for row in cell.stubs)
+            beside = max((n * LETTER_WIDTH + 6 for n in columns), default=0.0)
+            alone = size(tree, cell, inner.get(cell.member), tall=tall)
+            items.append(alone._replace(right=alone.right + beside))
+        items += [Item(4.0, 4.0, 0.0, bottom=True)] * len(ways_out)
         joined = [_make_edge(wire, members, inner) for wire in wires]
         placed = place_in_layers(tuple(items), tuple(filter(None, joined)), room)
         paths = iter(placed.paths)
@@ -283,13 +285,6 @@ def _make_cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequenc
     op = sign + short(clean(network.ops[member]), MAX_NAME_COLUMNS)
     note = short(clean(tree.notes.get(member, "")), MAX_NAME_COLUMNS)
     return Cell(member, op, label[member], note, stubs)
-
-
-def _make_item(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool) -> Item:
-    """Return the box of a cell with its stubs."""
-    beside = max((count_columns(row.text) * LETTER_WIDTH + 6 for row in cell.stubs), default=0.0)
-    alone = size(tree, cell, inner, tall=tall)
-    return alone._replace(right=alone.right + beside)
 
 
 def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> Item:

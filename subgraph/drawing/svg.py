@@ -145,11 +145,24 @@ def _draw(layout: Layout, marks: Marks) -> list[str]:
     opened = [box for box in layout.boxes if box.kind in FRAMES]
     others = [box for box in layout.boxes if box.kind not in FRAMES]
     parts = [_draw_box(box, marks) for box in opened]
-    parts += [_draw_line(line, marks) for line in layout.lines]
+    for line in layout.lines:
+        bound = " boundary" if _is_boundary(line, marks) else ""
+        x, y = line.points[-1]
+        path = f'<path class="line{bound}" d="{format_path(line)}"/>'
+        tip = f'<path class="tip" d="M{x:g} {y:g}l-3.5 -6h7z"/>'
+        parts.append(f'<g class="edge">{_title(line.tensors)}{path}{tip}</g>')
     parts += [_draw_box(box, marks) for box in others]
-    parts += [_draw_type(line, marks) for line in layout.lines if line.text or marks.boundary]
-    parts += [_draw_stub(stub, marks) for stub in layout.stubs]
-    return list(filter(None, parts))
+    for line in layout.lines:
+        if not line.text:
+            continue
+        classes, sign = ("type boundary", "◆ ") if _is_boundary(line, marks) else ("type", "")
+        text = f"{_title(line.tensors)}{sign}{_draw_text(line.text)}"
+        parts.append(f'<text class="{classes}" x="{line.x:g}" y="{line.y + 4:g}">{text}</text>')
+    for stub in layout.stubs:
+        bound = ' class="boundary"' if _is_boundary(stub, marks) else ""
+        text = f'<text{bound} x="{stub.x:g}" y="{stub.y:g}">{_draw_text(stub.text)}</text>'
+        parts.append(f'<g class="stub">{_title(stub.tensors)}{text}</g>')
+    return parts
 
 
 def _draw_text(text: str) -> str:
@@ -180,19 +193,16 @@ def _draw_box(box: Box, marks: Marks) -> str:
     parts = [
         f'<g class="box {" ".join(classes)}" data-key="{key}">{_title([box.title])}',
         _draw_rect("frame", box.x, box.y, box.width, box.height, radius),
-        *(_draw_frame_texts(box) if box.kind in FRAMES else _draw_box_texts(box, marks, classes)),
-        "</g>",
     ]
-    text = "".join(parts)
+    if box.kind in FRAMES:
+        parts.append(_draw_rect("header", box.x, box.y, box.width, 21, CORNER_RADIUS))
+        name = ("− " if box.kind == "open" else "") + _draw_text(box.label)
+        parts.append(f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{name}</text>')
+    else:
+        parts += _draw_box_texts(box, marks, classes)
+    text = "".join(parts) + "</g>"
     address = marks.links.get(box.key)
     return f'<a href="{_draw_text(address)}">{text}</a>' if address else text
-
-
-def _draw_frame_texts(box: Box) -> list[str]:
-    """Return the header of an open box."""
-    sign = "− " if box.kind == "open" else ""
-    text = f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_draw_text(box.label)}</text>'
-    return [_draw_rect("header", box.x, box.y, box.width, 21, CORNER_RADIUS), text]
 
 
 def _draw_box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
@@ -295,15 +305,6 @@ def format_number(error: float | str) -> str:
     return f"{float(error):.2g}"
 
 
-def _draw_line(line: Line, marks: Marks) -> str:
-    bound = " boundary" if _is_boundary(line, marks) else ""
-    x, y = line.points[-1]
-    return (
-        f'<g class="edge">{_title(line.tensors)}<path class="line{bound}" d="{format_path(line)}"/>'
-        f'<path class="tip" d="M{x:g} {y:g}l-3.5 -6h7z"/></g>'
-    )
-
-
 def _is_boundary(drawn: Line | Stub, marks: Marks) -> bool:
     return any(tensor in marks.boundary for tensor in drawn.tensors)
 
@@ -323,17 +324,3 @@ def format_path(line: Line) -> str:
         x = nx
         y = ny
     return "".join(steps)
-
-
-def _draw_type(line: Line, marks: Marks) -> str:
-    if not line.text:
-        return ""
-    classes, sign = ("type boundary", "◆ ") if _is_boundary(line, marks) else ("type", "")
-    text = f"{_title(line.tensors)}{sign}{_draw_text(line.text)}"
-    return f'<text class="{classes}" x="{line.x:g}" y="{line.y + 4:g}">{text}</text>'
-
-
-def _draw_stub(stub: Stub, marks: Marks) -> str:
-    bound = ' class="boundary"' if _is_boundary(stub, marks) else ""
-    text = f'<text{bound} x="{stub.x:g}" y="{stub.y:g}">{_draw_text(stub.text)}</text>'
-    return f'<g class="stub">{_title(stub.tensors)}{text}</g>'

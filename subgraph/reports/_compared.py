@@ -22,13 +22,11 @@ from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.common import NextCommand, PreciseSetting
 from subgraph.results.compare import (
     ComparisonDocument,
-    DocumentRow,
     IntervalDocument,
     IntervalFinding,
     NotJudged,
     RecordedDocument,
     RecordedTensor,
-    RowDocument,
 )
 from subgraph.text import count, list_some
 from subgraph.verdict import Judgement, Signature, Status, VerdictDocument
@@ -135,6 +133,11 @@ def view(document: ComparedDocument) -> View:
         likenesses = (
             [f"{bad.tensor} looks like: {words}" for words in bad.looks_like] if bad else []
         )
+        lines = []
+        for row in document.tensors.rows:
+            cells = [_make_cell(row.in_place), _make_cell(row.alone)]
+            place = (row.index, row.node, row.op, row.tensor)
+            lines.append(TensorLine(*place, cells, str(row.source or ""), row.computed_by or ""))
         return View(
             kind="compare",
             answer=answer,
@@ -142,16 +145,23 @@ def view(document: ComparedDocument) -> View:
             facts=[*_iter_comparison_facts(document), *_iter_facts(document)],
             notes=[*likenesses, *document.notes],
             columns=["in place", "alone"],
-            lines=[_make_line(row) for row in document.tensors.rows],
+            lines=lines,
             left_out=[],
             findings=(),
         )
-    lines = [_make_recorded_line(row, document) for row in document.tensors.rows]
     recordings = document.recordings
-    columns = [run.name for run in recordings]
-    if len(columns) == 1:
-        columns.append("alone")
     several = len(recordings) > 1
+    columns = [run.name for run in recordings]
+    if not several:
+        columns.append("alone")
+    lines = []
+    for recorded in document.tensors.rows:
+        cells = [_make_recorded_cell(one) for one in recorded.runs]
+        if not several:
+            only = recorded.runs[0]
+            cells.append(_make_cell(only.alone if only else None))
+        place = (recorded.index, recorded.node, recorded.op, recorded.tensor)
+        lines.append(TensorLine(*place, cells, str(recorded.source or "")))
     noted = list(flatten(product([r.name], r.notes) for r in recordings))
     noted += [(run.name, run.mistake) for run in recordings if run.mistake]
     counts = Counter[str]()
@@ -211,20 +221,6 @@ def _make_cell(judgement: Judgement | NotJudged | None) -> Compared:
         judgement.why,
         judgement.errors,
     )
-
-
-def _make_line(row: RowDocument) -> TensorLine:
-    cells = [_make_cell(row.in_place), _make_cell(row.alone)]
-    source = str(row.source or "")
-    return TensorLine(row.index, row.node, row.op, row.tensor, cells, source, row.computed_by or "")
-
-
-def _make_recorded_line(row: DocumentRow, document: RecordedDocument) -> TensorLine:
-    cells = [_make_recorded_cell(one) for one in row.runs]
-    if len(document.recordings) == 1:
-        only = row.runs[0]
-        cells.append(_make_cell(only.alone if only else None))
-    return TensorLine(row.index, row.node, row.op, row.tensor, cells, str(row.source or ""))
 
 
 def _make_recorded_cell(one: RecordedTensor | None) -> Compared:

@@ -321,17 +321,17 @@ def _make_depth_chart(document: BisectDocument) -> chart.Chart | None:
         "label": "Error of every tensor in place, along the model",
     }
     drawn = chart.make_log_chart(points, list(map(all_indices, document.findings)), words)
-    return replace(drawn, note=_describe_hidden(document, drawn.hidden) if drawn.hidden else ())
-
-
-def _describe_hidden(document: BisectDocument, numbers: Sequence[int]) -> list[str]:
-    """Return a text for findings without a wrong tensor in the chart, in lines for a phone."""
+    if not drawn.hidden:
+        return drawn
+    # A note for findings without a wrong tensor in the chart; its lines fit a phone.
     if document.whole.verdict.status is not Status.FAIL:
-        return ["in place, nothing is wrong here:", "what was found fails alone"]
-    if any(row.status is Status.FAIL for row in document.whole.profile or ()):
-        places = ", ".join(map(str, numbers))
-        return [
+        note = ["in place, nothing is wrong here:", "what was found fails alone"]
+    elif any(row.status is Status.FAIL for row in rows):
+        places = ", ".join(map(str, drawn.hidden))
+        note = [
             f"nothing wrong at finding {places} in this run:",
             "reading intermediate tensors hid the fault there",
         ]
-    return ["nothing is wrong in this run:", "reading intermediate tensors hid the fault"]
+    else:
+        note = ["nothing is wrong in this run:", "reading intermediate tensors hid the fault"]
+    return replace(drawn, note=note)

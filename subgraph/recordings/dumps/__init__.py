@@ -140,7 +140,7 @@ def refuse_reading() -> Array:
 
 
 @frozen
-class StoredTensor:
+class EncodedTensor:
     """A tensor as a file of a recording holds it.
 
     Attributes:
@@ -174,7 +174,7 @@ class StoredTensor:
 
 
 @frozen
-class DumpEntry(StoredTensor):
+class DumpEntry(EncodedTensor):
     """A tensor of a recording, with the names by which the tool and the model know it.
 
     Its values stay in the file until `read`.
