@@ -45,7 +45,7 @@ from subgraph.graph.walks import find_ancestors
 from subgraph.iterables import flatten, index_by_name
 from subgraph.log import log
 from subgraph.text import clean, nearest
-from subgraph.types import Fields, Strings, frozen
+from subgraph.types import Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
@@ -97,7 +97,11 @@ class Body:
         out = model.graph
         proto = self.proto
         out.MergeFrom(copy_without(proto, GRAPH_PARTS))
-        pulled, weights = self._find_constants()
+        # nodes around the body that compute its constants, and the weights of both
+        makers = find_ancestors(graph, graph.producers(self.constants))
+        read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
+        weights = dict.fromkeys(filter(graph.is_weight, (*self.constants, *read)))
+        pulled = graph.in_order(makers)
         own = {t.name for t in proto.initializer}
         for name in weights:
             if name not in own:
@@ -114,14 +118,6 @@ class Body:
         add_functions(graph, out.node, model)
         self._import_opsets(model)
         return model
-
-    def _find_constants(self) -> tuple[list[int], list[str]]:
-        """Return nodes around the body that compute its constants, and the weights of both."""
-        graph = self.graph
-        makers = find_ancestors(graph, graph.producers(self.constants))
-        read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
-        weights = dict.fromkeys(filter(graph.is_weight, (*self.constants, *read)))
-        return graph.in_order(makers), list(weights)
 
     def _declare(self, out: GraphProto, types: Mapping[str, TypeProto]) -> None:
         declared = index_by_name(self.proto.input)
@@ -211,7 +207,16 @@ def _expand_call(graph: Graph, i: int) -> GraphProto:
     omitted = {f for k, f in enumerate(function.input) if k >= len(call.input) or not call.input[k]}
     for node in all_nodes(proto.node):
         node.input[:] = ["" if name in omitted else name for name in node.input]
-        _bind(node, given)
+        kept = []
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                if attribute.ref_attr_name not in given:
+                    continue
+                name = attribute.name
+                attribute.CopyFrom(given[attribute.ref_attr_name])
+                attribute.name = name
+            kept.append(attribute)
+        assign(node.attribute, kept)
     for name in function.input:
         if name not in omitted:
             proto.input.add(name=name)
@@ -220,20 +225,6 @@ def _expand_call(graph: Graph, i: int) -> GraphProto:
     declarations: Any = proto.value_info  # bytes in the class that reads models
     declarations.extend(v.SerializeToString() for v in function.value_info)
     return proto
-
-
-def _bind(node: NodeProto, given: Fields) -> None:
-    """Replace references to attributes of the function by their values; remove those without."""
-    kept = []
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            if attribute.ref_attr_name not in given:
-                continue
-            name = attribute.name
-            attribute.CopyFrom(given[attribute.ref_attr_name])
-            attribute.name = name
-        kept.append(attribute)
-    assign(node.attribute, kept)
 
 
 @frozen

@@ -32,7 +32,6 @@ from subgraph.text import clean, count, mask_logins
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.origins.converters import Converter
-    from subgraph.results.compare import RecordedDocument
     from subgraph.runtime.inputs import Feeding
 
 UNCHECKED = 5
@@ -95,7 +94,14 @@ def convert(
         return _convert_by_command(with_command, source, target, check, no_check=no_check)
     if source.is_file() and find_family(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
         made = Asked(settings, model, weights, result=result).model_path
-        return _convert_own(source, made, target, force=result.force)
+        with folders.scratch(target.parent) as folder:
+            written = _make_place(folder, target)
+            copy_model(load(made), written)
+            graph = conversion.move_model(load(written), target, source, force=result.force)
+        head = f"converted  {clean(source.name)}   {count(graph.nodes, 'node')}"
+        return _make_unchecked_result(
+            target, head, "subcut reads this format itself: every command takes it as it is"
+        )
     kind, converter = _find_converter(source)
     check = Asked(
         settings, None, None, inputs, comparison, runtime, result, target, translated=True
@@ -263,18 +269,6 @@ def find_python(
     return environments.make(installation)
 
 
-def _convert_own(source: Path, converted: Path, target: Path, *, force: bool) -> Result:
-    """Write the ONNX file on which subcut works for a format that it reads itself."""
-    with folders.scratch(target.parent) as folder:
-        written = _make_place(folder, target)
-        copy_model(load(converted), written)
-        graph = conversion.move_model(load(written), target, source, force=force)
-    head = f"converted  {clean(source.name)}   {count(graph.nodes, 'node')}"
-    return _make_unchecked_result(
-        target, head, "subcut reads this format itself: every command takes it as it is"
-    )
-
-
 def _convert_by_command(
     template: str, source: Path, target: Path, check: Asked, *, no_check: bool
 ) -> Result:
@@ -351,27 +345,21 @@ def _compare(
         return _make_unchecked_result(graph.path, head, e.what)
     comparison = found.answer
     assert isinstance(comparison, RecordedDocument)
-    uncompared = _find_uncompared(graph, comparison, unpaired)
-    why = "; ".join(f"{name}: {reason}" for name, reason in uncompared.items())
-    lines = [render_compared(comparison) + head]
-    lines += [f"not checked: outputs that were not compared: {clean(why)}"] if why else []
-    document = {**found.document, "path": str(graph.path), "converter": original.converter.name}
-    document |= {"checked": not why, "why": why, "uncompared": list(uncompared)}
-    return replace(found, answer=document, text="\n".join([*lines, clean(str(graph.path))]))
-
-
-def _find_uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict[str, str]:
-    """Return the outputs that were not compared with those of the original, with the reasons."""
-    rows = {row.tensor: row.runs[0] for row in document.tensors.rows}
-    found = {}
+    rows = {row.tensor: row.runs[0] for row in comparison.tensors.rows}
+    uncompared = {}
     for name in graph.outputs:
         run = rows.get(name)
         judged = run.in_place if run else None
         if judged is None or judged.is_unresolved:
             with_reason = judged or run
             default = "the original has no value" if name in rows else "a constant"
-            found[name] = (with_reason.why if with_reason else "") or unpaired or default
-    return found
+            uncompared[name] = (with_reason.why if with_reason else "") or unpaired or default
+    why = "; ".join(f"{name}: {reason}" for name, reason in uncompared.items())
+    lines = [render_compared(comparison) + head]
+    lines += [f"not checked: outputs that were not compared: {clean(why)}"] if why else []
+    document = {**found.document, "path": str(graph.path), "converter": original.converter.name}
+    document |= {"checked": not why, "why": why, "uncompared": list(uncompared)}
+    return replace(found, answer=document, text="\n".join([*lines, clean(str(graph.path))]))
 
 
 def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:

@@ -110,7 +110,19 @@ def lint(
     feeding = asked.feeding
     graph = load(model_path)
     with require_utf8(model_path):
-        context = _make_context(graph, target_opset, feeding, seeded=inputs.seed is not None)
+        from subgraph.inspection.lint import LintContext
+
+        # shapes that contradict the model's own are a second size, for one rule, and not fed
+        shapes = {
+            name: shape
+            for name, shape in feeding.shapes.items()
+            if not _contradicts(graph, name, shape)
+        }
+        fed = replace(feeding, shapes=shapes)
+        fed.plan(graph, graph.inputs)
+        given = None if fed.is_default and inputs.seed is None else fed
+        second = {} if shapes == feeding.shapes else feeding.shapes
+        context = LintContext(graph, target_opset, given, second, feeding.picture, feeding.seed)
         if precision == Precision.INT8:
             context = replace(context, for_int8=True)
         else:
@@ -133,27 +145,6 @@ def _find_next(document: LintDocument) -> list[NextCommand]:
     words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
     words += ["--to", document.precision, "--rescale"]
     return [NextCommand("bring these tensors into range, and prove it", words)]
-
-
-def _make_context(
-    graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool
-) -> LintContext:
-    """Return the context of the rules. Shapes that contradict the model's own are a second size,
-    for one rule, and not fed.
-
-    Raises:
-        InputError, UnknownName: a file or a shape does not fit the model.
-    """
-    from subgraph.inspection.lint import LintContext
-
-    other = {name for name, shape in feeding.shapes.items() if _contradicts(graph, name, shape)}
-    fed = replace(
-        feeding, shapes={name: shape for name, shape in feeding.shapes.items() if name not in other}
-    )
-    fed.plan(graph, graph.inputs)
-    given = None if fed.is_default and not seeded else fed
-    second = feeding.shapes if other else {}
-    return LintContext(graph, target, given, second, feeding.picture, feeding.seed)
 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:

@@ -220,7 +220,9 @@ def format_step(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
     )
     nodes = count(len(labels) or remaining.size, "node")
     purpose = f" [{step.purpose.value}]" if log.isEnabledFor(logging.DEBUG) else ""
-    ends = _name_span(labels).ljust(2 * NAME_WIDTH)
+    # `/pad/Pad … /pool/MaxPool`; empty for the full model
+    names = map(clean, (*labels[:1], *labels[-1:]))
+    ends = " … ".join(make_distinct_labels(names, NAME_WIDTH).values()).ljust(2 * NAME_WIDTH)
     return (
         f"{step.number:>3}  {learned}  {ends}  {nodes:>11}  {_format_error(step):>7} "
         f" {_describe_outcome(step)}{purpose}"
@@ -252,9 +254,3 @@ def _format_error(step: Step) -> str:
     worst = step.answer.verdict.worst if step.answer.verdict else None
     error = worst.errors.get("max_rel") if worst else None
     return f"{error:.1e}" if error is not None else ""
-
-
-def _name_span(labels: Sequence[str]) -> str:
-    """Return `/pad/Pad … /pool/MaxPool`; empty for the full model."""
-    names = map(clean, (*labels[:1], *labels[-1:]))
-    return " … ".join(make_distinct_labels(names, NAME_WIDTH).values())

@@ -135,7 +135,10 @@ def start(
         stack.enter_context(sessions.lock_folder(folder))
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile
         manual = advance.begin(replace(manual, fed=fed))
-        _remember_code(manual)
+        # code that the user typed or trusted at the start is trusted until it or the state changes
+        remember(resolve.find_criterion_code(manual.request.criterion, manual.origin))
+        if other := _read_options(manual).choose_reference():
+            remember(other.code)
         return _advance(manual, trials)
 
 
@@ -353,13 +356,6 @@ def _read_options(manual: Session, *, trust: bool = False) -> Asked:
     )
     result = options.ResultOptions(trust=trust)
     return Asked(runtime=runtime, result=result, path=Path(manual.model.path), origin=manual.origin)
-
-
-def _remember_code(manual: Session) -> None:
-    """Trust the code that the user typed or trusted at the start, until it or the state changes."""
-    remember(resolve.find_criterion_code(manual.request.criterion, manual.origin))
-    if reference := _read_options(manual).choose_reference():
-        remember(reference.code)
 
 
 def _advance(manual: Session, trials: Trials) -> Result:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from subgraph.bodies.descend import enter_body
 from subgraph.bodies.model import Body
@@ -79,13 +78,8 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
     )
     made = set(flatten(node.output for node in own))
     assign(proto.value_info, [v for v in form.graph.value_info if v.name in made])
-    _take_over(draft.model, form)
-    draft.drop_unused_functions()
-    return draft
-
-
-def _take_over(model: Any, form: Any) -> None:
-    """Add the domains and local functions that only the edited body has."""
+    # the domains and local functions that only the edited body has
+    model = draft.model
     known = read_imports(model)
     functions = functions_of(model)
     for domain, version in read_imports(form).items():
@@ -93,3 +87,5 @@ def _take_over(model: Any, form: Any) -> None:
             model.opset_import.add(domain=domain, version=version)
     model.functions.extend(f for key, f in functions_of(form).items() if key not in functions)
     model.ir_version = max(model.ir_version, form.ir_version)
+    draft.drop_unused_functions()
+    return draft

@@ -66,7 +66,10 @@ def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
     graph.input.extend(
         _name_all(v, called[n]) for n, v in other.inputs.items() if n not in joined | shared
     )
-    _add_metadata(draft.model, other.model)
+    kept_keys = {e.key for e in draft.model.metadata_props} | {OUTPUTS}
+    for entry in other.model.metadata_props:
+        if entry.key not in kept_keys:
+            draft.model.metadata_props.add(key=entry.key, value=entry.value)
     if joined:
         pairs = (f"{clean(output)} → {clean(taker)}" for taker, output in joined.items())
         draft.remarks.append(f"joined: {', '.join(pairs)}")
@@ -124,13 +127,6 @@ def _order(other: Graph) -> list[str]:
     except ValueError:
         return []
     return [n for n in found if isinstance(n, str)] if isinstance(found, list) else []
-
-
-def _add_metadata(model: Any, other: Any) -> None:
-    known = {e.key for e in model.metadata_props} | {OUTPUTS}
-    for entry in other.metadata_props:
-        if entry.key not in known:
-            model.metadata_props.add(key=entry.key, value=entry.value)
 
 
 def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:

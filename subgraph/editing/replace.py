@@ -54,7 +54,20 @@ def replace(
             code="edit.unknown-tensor",
         )
     connected = _connect(graph, region, piece, ours)
-    _require_types(graph, piece, connected)
+    our_types = find_declared_types(graph, connected.values())
+    their_types = find_declared_types(piece, {*piece.inputs, *piece.outputs})
+    for theirs, name in connected.items():
+        if name not in our_types or theirs not in their_types:
+            continue
+        one = read_type(our_types[name])
+        other = read_type(their_types[theirs])
+        if not _fits(one, other):
+            raise ModelError(
+                f"'{name}' is {_show(one)} in {graph.path.name}, and"
+                f" {_show(other)} in {piece.path.name}",
+                "the piece must keep the types of the tensors at its boundary",
+                code="edit.types-differ",
+            )
     draft = Draft(graph)
     inputs = list(draft.model.graph.input)
     infos = list(draft.model.graph.value_info)
@@ -64,8 +77,14 @@ def replace(
     made = {name: name for name in graph.iter_outputs(kept_makers) if name in piece.maker}
     frozen = {name: name for name in computed if name in piece.weights}
     called = draft.insert(piece, connected | made | frozen)
-    _drop_twins(draft, len(graph.nodes) - len(gone))
-    _declare(draft.model.graph, inputs, [v for v in infos if v.name in connected.values()])
+    # without constants that region and model both need
+    new = draft.model.graph
+    ours_kept = new.node[: len(graph.nodes) - len(gone)]
+    produced = set(filter(None, flatten(node.output for node in ours_kept)))
+    added = new.node[len(ours_kept) :]
+    assign(new.node, [*ours_kept, *(n for n in added if produced.isdisjoint(n.output))])
+    assign(new.initializer, [t for t in new.initializer if t.name not in produced])
+    _declare(new, inputs, [v for v in infos if v.name in connected.values()])
     draft.sort()
     draft.drop_unused_functions()
     moved = [name for name, new in called.items() if new not in (name, connected.get(name))]
@@ -119,29 +138,6 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
     return connected | {given[name]: name for name in region.outputs}
 
 
-def _require_types(graph: Graph, piece: Graph, connected: StringMap) -> None:
-    """Require that the tensors on the boundary have the same type and shape on both sides.
-
-    Raises:
-        ModelError: a boundary tensor has another type or shape in the piece than in the model, as
-            far as declared.
-    """
-    ours = find_declared_types(graph, connected.values())
-    theirs = find_declared_types(piece, {*piece.inputs, *piece.outputs})
-    for name, our_name in connected.items():
-        if our_name not in ours or name not in theirs:
-            continue
-        one = read_type(ours[our_name])
-        other = read_type(theirs[name])
-        if not _fits(one, other):
-            raise ModelError(
-                f"'{our_name}' is {_show(one)} in {graph.path.name}, and"
-                f" {_show(other)} in {piece.path.name}",
-                "the piece must keep the types of the tensors at its boundary",
-                code="edit.types-differ",
-            )
-
-
 def _fits(one: DeclaredType, other: DeclaredType) -> bool:
     named = "undefined" not in (one.dtype, other.dtype)
     return one.shape_fits(other) and not (
@@ -165,14 +161,3 @@ def _declare(graph: Any, inputs: Sequence[Any], infos: Sequence[Any]) -> None:
     }
     graph.value_info.extend(v for v in infos if v.name not in known)
     graph.input.extend(v for v in inputs if v.name in weights - known)
-
-
-def _drop_twins(draft: Draft, begin: int) -> None:
-    """Remove what makes a tensor that a node before `begin` makes: constants that region and model
-    both need."""
-    graph = draft.model.graph
-    made = set(filter(None, flatten(node.output for node in graph.node[:begin])))
-    assign(
-        graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)]
-    )
-    assign(graph.initializer, [t for t in graph.initializer if t.name not in made])

@@ -302,7 +302,14 @@ def build_model(
     protobuf.load_all(tensors_in(out.node), graph.path)  # next to the cut it would be missing
     renamed = _make_names_distinct(order, out)
     inside = set(graph.iter_outputs(order))
-    for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
+    annotated = inside.union(inputs)
+    weights = dict.fromkeys(region.weights)  # and those that quantization annotations name
+    for annotation in graph.model.graph.quantization_annotation:
+        if annotation.tensor_name in annotated or annotation.tensor_name in weights:
+            out.quantization_annotation.append(annotation)
+            parameters = (entry.value for entry in annotation.quant_parameter_tensor_names)
+            weights.update(dict.fromkeys(n for n in parameters if n in graph.weights))
+    for name in weights:
         add_weight(graph, name, out)
     for tensor in constants:
         out.initializer.add().MergeFromString(tensor.SerializeToString())
@@ -371,20 +378,6 @@ def _make_names_distinct(order: Sequence[int], out: GraphProto) -> dict[str, str
             taken.add(node.name)
         seen.add(old)
     return renamed
-
-
-def _copy_annotations(
-    graph: Graph, weights: Iterable[str], tensors: set[str], out: GraphProto
-) -> list[str]:
-    """Copy the quantization annotations of tensors in the cut; return the weights and those that
-    annotations name."""
-    names = dict.fromkeys(weights)
-    for annotation in graph.model.graph.quantization_annotation:
-        if annotation.tensor_name in tensors or annotation.tensor_name in names:
-            out.quantization_annotation.append(annotation)
-            parameters = (entry.value for entry in annotation.quant_parameter_tensor_names)
-            names.update(dict.fromkeys(n for n in parameters if n in graph.weights))
-    return list(names)
 
 
 def add_weight(graph: Graph, name: str, out: GraphProto) -> None:
@@ -496,8 +489,20 @@ def _contradicts_declarations(
     infos: Mapping[str, ValueInfoProto],
 ) -> bool:
     """Return whether a node of the region, or a producer of its inputs, refutes a declaration."""
-    if _is_misshapen(graph, region, inputs, infos):
-        return True
+    # shapes: those of inputs, and downstream of operators that keep the shape
+    shapes = {name: _find_dims(graph, name, infos) for name in inputs}
+    for i in region.nodes:
+        if shapes.keys().isdisjoint(graph.reads[i]):
+            continue
+        read = [shapes.get(name) or _find_dims(graph, name, infos) for name in graph.reads[i]]
+        if _has_misfit(graph, i, read):
+            return True
+        name = next(iter(graph.nodes[i].output), "")
+        if name and (made := _find_output_shape(graph.nodes[i], read)) is not None:
+            said = _find_dims(graph, name, infos)
+            if said and (len(said) != len(made) or any(map(_differ, said, made))):
+                return True
+            shapes[name] = made
     nodes = {*region.nodes, *graph.producers(inputs)}
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
     types |= {n: graph.weights[n].data_type for n in graph.iter_inputs(nodes) if n in graph.weights}
@@ -542,32 +547,6 @@ def _infer_output_type(node: NodeProto, types: Mapping[str, int]) -> int:
     if node.op_type in KEEPS_TYPE and node.input:
         return types.get(node.input[0], 0)
     return FIXED_TYPE.get(node.op_type, 0)
-
-
-def _is_misshapen(
-    graph: Graph,
-    region: Region,
-    inputs: Sequence[str],
-    infos: Mapping[str, ValueInfoProto],
-) -> bool:
-    """Return whether a declared input shape contradicts a consumer.
-
-    Consumers downstream of operators that keep the shape count as well.
-    """
-    shapes = {name: _find_dims(graph, name, infos) for name in inputs}
-    for i in region.nodes:
-        if shapes.keys().isdisjoint(graph.reads[i]):
-            continue
-        read = [shapes.get(name) or _find_dims(graph, name, infos) for name in graph.reads[i]]
-        if _has_misfit(graph, i, read):
-            return True
-        name = next(iter(graph.nodes[i].output), "")
-        if name and (made := _find_output_shape(graph.nodes[i], read)) is not None:
-            said = _find_dims(graph, name, infos)
-            if said and (len(said) != len(made) or any(map(_differ, said, made))):
-                return True
-            shapes[name] = made
-    return False
 
 
 def _find_output_shape(node: NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:

@@ -110,27 +110,6 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
             constant.
         ModelError: the shape of a constant is invalid.
     """
-    _require_disjoint(cuts)
-    model = protobuf.clone(cuts[0].model)
-    model.ClearField("functions")
-    for part in GRAPH_PARTS:
-        model.graph.ClearField(part)
-    functions = {}
-    for i, cut in enumerate(cuts):
-        piece = protobuf.clone(cut.model.graph)
-        rename(piece, f"p{i}/".__add__, f"p{i}/".__add__)
-        for part in GRAPH_PARTS:
-            getattr(model.graph, part).MergeFrom(getattr(piece, part))
-        functions.update(functions_of(cut.model))
-    model.functions.extend(functions[key] for key in cuts[0].graph.functions if key in functions)
-    inputs, outputs = (
-        tuple({name: f"p{i}/{name}" for name in getattr(cut, role)} for i, cut in enumerate(cuts))
-        for role in ("inputs", "outputs")
-    )
-    return MergedCut(tuple(cuts), model, inputs, outputs)
-
-
-def _require_disjoint(cuts: Sequence[Cut]) -> None:
     hint = "merged_cuts.partition makes groups that can be merged"
     if not 0 < len(cuts) <= MAX_PIECES:
         raise UsageError(
@@ -148,6 +127,23 @@ def _require_disjoint(cuts: Sequence[Cut]) -> None:
                     hint,
                     code="cut.overlap",
                 )
+    model = protobuf.clone(cuts[0].model)
+    model.ClearField("functions")
+    for part in GRAPH_PARTS:
+        model.graph.ClearField(part)
+    functions = {}
+    for i, cut in enumerate(cuts):
+        piece = protobuf.clone(cut.model.graph)
+        rename(piece, f"p{i}/".__add__, f"p{i}/".__add__)
+        for part in GRAPH_PARTS:
+            getattr(model.graph, part).MergeFrom(getattr(piece, part))
+        functions.update(functions_of(cut.model))
+    model.functions.extend(functions[key] for key in cuts[0].graph.functions if key in functions)
+    inputs, outputs = (
+        tuple({name: f"p{i}/{name}" for name in getattr(cut, role)} for i, cut in enumerate(cuts))
+        for role in ("inputs", "outputs")
+    )
+    return MergedCut(tuple(cuts), model, inputs, outputs)
 
 
 def _require_one_graph(cuts: Sequence[Cut]) -> None:

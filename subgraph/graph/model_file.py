@@ -75,17 +75,11 @@ def write_pinned(graph: Graph, types: Mapping[str, protobuf.TypeProto], path: Pa
         OutputError: Nothing can be written.
     """
     model = protobuf.to_onnx(graph.model, graph.path)
-    _pin_shapes(model.graph, types)
-    _copy(external_files(graph), path.parent)
-    protobuf.rewrite(model, graph.path, path)
-
-
-def _pin_shapes(graph: protobuf.GraphProto, types: Mapping[str, protobuf.TypeProto]) -> None:
     symbols: dict[str, int] = {}
-    for info in (*graph.input, *graph.output):
+    for info in (*model.graph.input, *model.graph.output):
         if info.name in types and info.type.HasField("tensor_type"):
             symbols = pin(info.type, types[info.name]) | symbols
-    for info in (*graph.output, *graph.value_info):
+    for info in (*model.graph.output, *model.graph.value_info):
         if not info.type.HasField("tensor_type") or is_fixed(info.type):
             continue
         for dim in info.type.tensor_type.shape.dim:
@@ -93,6 +87,8 @@ def _pin_shapes(graph: protobuf.GraphProto, types: Mapping[str, protobuf.TypePro
                 dim.dim_value = symbols[dim.dim_param]
         if not is_fixed(info.type):
             info.type.tensor_type.ClearField("shape")
+    _copy(external_files(graph), path.parent)
+    protobuf.rewrite(model, graph.path, path)
 
 
 def model_digest(graph: Graph) -> str:

@@ -156,7 +156,15 @@ class OnnxProcess:
         reply = child.ask({"call": call, **options}, data)
         if reply is None:
             self._child = None
-            raise self._make_end_error(child.end(), call)
+            code = child.end()
+            name = crash_name(code)
+            how = f"it was ended by {name}" if name else f"it ended with code {code}"
+            limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
+            raise ModelError(
+                f"onnx's {TASKS[call]} failed on {self.path.name}: {how}, {limit}, or by a crash",
+                "the model may be damaged, or made to do harm",
+                code="model.check-failed",
+            )
         if reply.error:
             raise OnnxError(reply.error)
         return reply.data
@@ -168,16 +176,6 @@ class OnnxProcess:
         what = f"cannot start a process to check {self.path.name}"
         with explain_os_error(ModelError, what, code="process.not-started"):
             return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
-
-    def _make_end_error(self, code: int, call: str) -> ModelError:
-        name = crash_name(code)
-        how = f"it was ended by {name}" if name else f"it ended with code {code}"
-        limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
-        return ModelError(
-            f"onnx's {TASKS[call]} failed on {self.path.name}: {how}, {limit}, or by a crash",
-            "the model may be damaged, or made to do harm",
-            code="model.check-failed",
-        )
 
     def __enter__(self) -> OnnxProcess:
         return self
@@ -232,7 +230,12 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
     if functions and not converted.functions:  # onnx's converter leaves them out
         converted.functions.extend(functions)
     if version < own:
-        converted.ir_version = _find_ir_version(converted, version)
+        from onnx import helper
+
+        # the version of the file format that runtimes of this opset read
+        least = int(helper.find_min_ir_version_for([helper.make_opsetid("", version)]))
+        least = max(least, MIN_FUNCTIONS_VERSION) if converted.functions else least
+        converted.ir_version = min(int(converted.ir_version), least)
     return converted, hidden
 
 
@@ -261,12 +264,3 @@ def _require_fitting(model: protobuf.ModelProto, path: Path, version: int) -> No
             f"subcut lint {path.name} --target-opset {version} lists them",
             code="opset.not-convertible",
         )
-
-
-def _find_ir_version(model: Any, version: int) -> int:
-    """Return the version of the file format that runtimes of an opset read."""
-    from onnx import helper
-
-    least = int(helper.find_min_ir_version_for([helper.make_opsetid("", version)]))
-    least = max(least, MIN_FUNCTIONS_VERSION) if model.functions else least
-    return min(int(model.ir_version), least)

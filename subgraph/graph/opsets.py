@@ -8,7 +8,7 @@ nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -176,7 +176,10 @@ def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str
         formal = _find_formal(known.inputs, position)
         actual = types.get(name) if name and formal else None
         if actual and actual not in formal.types:
-            allowed = _join_types(formal.types)
+            # only tensor types, if there are any
+            tensors = {t for t in formal.types if t.startswith("tensor(")}
+            *others, last = sorted(map(format_type, tensors or formal.types))
+            allowed = f"{', '.join(others)} or {last}" if others else last
             return f"reads '{name}' as {format_type(actual)}; at opset {version} it takes {allowed}"
     return ""
 
@@ -208,13 +211,6 @@ def _find_formal(formals: Any, position: int) -> Any:
     if position < len(formals):
         return formals[position]
     return formals[-1] if formals and formals[-1].option.name == "Variadic" else None
-
-
-def _join_types(types: Iterable[str]) -> str:
-    """Return `float16, float32 or float64`; only tensor types, if there are any."""
-    tensors = {t for t in types if t.startswith("tensor(")}
-    *others, last = sorted(map(format_type, tensors or types))
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 # ------------------------------------------------------------ type names

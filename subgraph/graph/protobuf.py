@@ -747,7 +747,13 @@ def write(
     with explain_write_error(path):
         if weights and (external or sum(blob.length for _, blob in weights) > MAX_INLINE_BYTES):
             data = path.with_name(path.name + ".data")
-            _write_data(weights, data)
+            with data.open("wb") as out:
+                for tensor, blob in weights:
+                    at = -(-out.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                    out.seek(at)
+                    copy_blob(blob, out)
+                    point_to(tensor, data.name, at, blob.length)
+                out.truncate()
             path.write_bytes(copy.SerializeToString(deterministic=True))
             return [path, data]
         _write_inline(copy, weights, path)
@@ -779,16 +785,6 @@ def explain_write_error(path: Path) -> AbstractContextManager[None]:
     what = f"cannot write {path}"
     hint = "free some space or choose another -o"
     return explain_os_error(OutputError, what, hint, code="output.unwritable")
-
-
-def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
-    with data.open("wb") as out:
-        for tensor, blob in weights:
-            at = -(-out.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-            out.seek(at)
-            copy_blob(blob, out)
-            point_to(tensor, data.name, at, blob.length)
-        out.truncate()
 
 
 def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], path: Path) -> None:

@@ -116,20 +116,7 @@ def infer_types(graph: Graph) -> InferredTypes:
         set_tensor(declared_type, sparse.values.data_type, sparse.dims)
     model.graph.ClearField("sparse_initializer")
     declare_weights_on_disk(model.graph)
-    _set_runtime_operators_apart(model)
-    declared = find_declared_types(graph)
-    with OnnxProcess(graph.path) as onnx:
-        refused = _check(model, onnx)
-        _write_defaults(model)
-        model, complaints = infer_model(model, onnx)
-    inferred = {
-        v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)
-    }
-    return InferredTypes(declared, inferred, model.graph, [*refused, *complaints])
-
-
-def _set_runtime_operators_apart(model: ModelProto) -> None:
-    """Move operators that only onnxruntime has in the standard domain to another one, unchecked."""
+    # operators that only onnxruntime has in the standard domain get another one, unchecked
     opset = opset_of(model, 0)
     functions = functions_of(model)
     for node in all_nodes(model.graph.node):
@@ -141,6 +128,24 @@ def _set_runtime_operators_apart(model: ModelProto) -> None:
         if apart and schema(node.op_type, opset) is None:
             node.domain = RUNTIME_DOMAIN
     model.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
+    declared = find_declared_types(graph)
+    with OnnxProcess(graph.path) as onnx:
+        refused = _check(model, onnx)
+        # onnx applies no defaults where it infers types through the function body of an operator:
+        # MeanVarianceNormalization without axes would be an error
+        versions = read_imports(model)
+        for node in all_nodes(model.graph.node):
+            domain = canonical_domain(node.domain)
+            if defaults := _list_defaults(domain, node.op_type, versions.get(domain, 0)):
+                present = {a.name for a in node.attribute}
+                node.attribute.extend(
+                    default for default in defaults if default.name not in present
+                )
+        model, complaints = infer_model(model, onnx)
+    inferred = {
+        v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)
+    }
+    return InferredTypes(declared, inferred, model.graph, [*refused, *complaints])
 
 
 def _check(model: ModelProto, onnx: OnnxProcess) -> list[Complaint]:
@@ -168,20 +173,6 @@ def _sort(graph: Graph, copy: GraphProto) -> None:
         return
     if order != list(range(len(order))):
         assign(copy.node, [copy.node[i] for i in order])
-
-
-def _write_defaults(model: ModelProto) -> None:
-    """Add omitted attributes to nodes whose types onnx infers through the function body of their
-    operator.
-
-    There onnx does not apply defaults: MeanVarianceNormalization without axes would be an error.
-    """
-    versions = read_imports(model)
-    for node in all_nodes(model.graph.node):
-        domain = canonical_domain(node.domain)
-        if defaults := _list_defaults(domain, node.op_type, versions.get(domain, 0)):
-            present = {a.name for a in node.attribute}
-            node.attribute.extend(default for default in defaults if default.name not in present)
 
 
 @cache
@@ -216,18 +207,14 @@ def _infer(onnx: OnnxProcess, model: ModelProto, *, track: bool) -> tuple[ModelP
     try:
         return onnx.infer_shapes(model, strict=True, track=track, check_types=not track), {}
     except OnnxError as e:
-        errors = _parse_errors(str(e))
+        message = str(e)
+        errors: Errors = {}  # without the prefixes of outer nodes
+        for line in message.splitlines():
+            if at := re.search(r"node name: #(\d+)\)", line):
+                errors[int(at[1]), re.split(r"\(op_type:[^()]*\): ", line)[-1].strip()] = None
+        if not errors:
+            errors[None, " ".join(message.removeprefix("InferenceError: ").split())] = None
     try:
         return onnx.infer_shapes(model, track=track), errors
     except OnnxError:
         return model, errors
-
-
-def _parse_errors(message: str) -> Errors:
-    """Return (node, text) per line of an inference error, without the prefixes of outer nodes; all
-    of it if none names one."""
-    errors: Errors = {}
-    for line in message.splitlines():
-        if at := re.search(r"node name: #(\d+)\)", line):
-            errors[int(at[1]), re.split(r"\(op_type:[^()]*\): ", line)[-1].strip()] = None
-    return errors or {(None, " ".join(message.removeprefix("InferenceError: ").split())): None}

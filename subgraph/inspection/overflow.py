@@ -294,17 +294,14 @@ class Scaling:
             if word == "*":
                 found += [({k: 1.0}, 1) for k in range(len(node.input))]
             elif ":" in word:
-                power = self._read_power(node) if other == ["p"] else float(other[0])
-                found += [({0: power}, 1)] if power else []
+                value = self.graph.array(node.input[1]) if other == ["p"] else np.float64(other[0])
+                if value is not None and value.size == 1 and value.any():
+                    found.append(({0: float(value.item())}, 1))
             elif first.isdigit():
                 factors = {int(k): 1.0 if "+" in word else -1.0 for k in other} | {int(first): 1.0}
                 found.append((factors, int("=" not in word)))
         reads = dict(enumerate(node.input))
         return [one for one in found if all(map(reads.get, one[0]))]
-
-    def _read_power(self, node: protobuf.NodeProto) -> float:
-        value = self.graph.array(node.input[1])
-        return 0.0 if value is None or value.size != 1 else float(value.item())
 
     def is_constant(self, name: str) -> bool:
         """Return whether the values of a tensor are stored in the model."""

@@ -50,16 +50,19 @@ def _rewrite_products(source: RegionModel, node: NodeProto, new: Substitution) -
         k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1
     ]
     nearest = attribute(node, "mode", "nearest") == "nearest"
+    mode = _get_attribute(
+        node, "coordinate_transformation_mode", "half_pixel", "asymmetric", new.opset
+    )
+    find_positions = COORDINATES.get(mode)
     rank = len(sizes)
     is_large = any(sizes[k] * after[k] > MAX_ELEMENTS for k in axes)
-    if not axes or is_large or not (nearest or min(axes) >= rank - 2):
+    if not axes or is_large or not find_positions or not (nearest or min(axes) >= rank - 2):
         return ""
     x = node.input[0]
     for k in axes:
-        positions = _compute_positions(node, sizes[k], after[k], scales[k], new.opset)
+        steps = np.arange(after[k], dtype=np.float64)
+        positions = find_positions(steps, scales[k], sizes[k], after[k])
         output = node.output[0] if k == axes[-1] else ""
-        if positions is None:
-            return ""
         if nearest:
             mode = _get_attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)
             rounded = ROUNDED[mode](positions)
@@ -103,13 +106,6 @@ def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:
     return found
 
 
-def _compute_positions(node: NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
-    """Return the positions of m outputs among n inputs; None for a mode that is not linear."""
-    mode = _get_attribute(node, "coordinate_transformation_mode", "half_pixel", "asymmetric", opset)
-    find = COORDINATES.get(mode)
-    return find(np.arange(m, dtype=np.float64), scale, n, m) if find else None
-
-
 def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
     """Return a matrix (n, m): of each output, the weights of the inputs around it."""
     cubic = attribute(node, "mode") == "cubic"
@@ -120,7 +116,11 @@ def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) ->
     distance = np.abs(taps - positions[:, None]) / wide
     weights = np.maximum(0, 1 - distance)
     if cubic:
-        weights = _compute_cubic(distance, attribute(node, "cubic_coeff_a", -0.75))
+        # Keys' kernel: "Cubic convolution interpolation for digital image processing", 1981
+        a = attribute(node, "cubic_coeff_a", -0.75)
+        near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
     if attribute(node, "exclude_outside", 0):
         weights = np.where((taps < 0) | (taps >= n), 0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)
@@ -128,16 +128,6 @@ def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) ->
     columns = np.broadcast_to(np.arange(len(positions))[:, None], taps.shape)
     np.add.at(matrix, (np.clip(taps, 0, n - 1).astype(np.int64), columns), weights)
     return matrix
-
-
-def _compute_cubic(t: Array, a: float) -> Array:
-    """Compute Keys' kernel.
-
-    "Cubic convolution interpolation for digital image processing", 1981.
-    """
-    near = ((a + 2) * t - (a + 3)) * t * t + 1
-    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-    return np.where(t <= 1, near, np.where(t < 2, far, 0))
 
 
 FORMS = [_rewrite_products]

@@ -214,33 +214,24 @@ def _parse_entry(file: Path, text: str) -> Entry:
             code="known.no-evidence",
         )
     if HOME not in file.parents:  # a test checks our own entries; onnx's schemas take 0.4 s to load
-        _require_conditions(entry)
+        versions = opsets.history(entry.operator, "")
+        attributes = set(flatten(version.attributes for version in versions))
+        for key, value in chain(entry.when.items(), entry.unless.items()):
+            found = CONDITION.fullmatch(f"{key} = {value}")
+            if found is None or found["type"] not in (None, *TYPE_NUMBERS):
+                raise InputError(
+                    f"no node can have '{key}' = '{value}'",
+                    "docs/known.md has the forms",
+                    code="known.wrong-condition",
+                )
+            name = found["set"] or found["given"] or found["attribute"]
+            if versions and name and not found["of"] and name not in attributes:
+                raise InputError(
+                    f"{entry.operator} has no attribute '{name}'",
+                    f"it has {', '.join(sorted(attributes))}",
+                    code="known.wrong-condition",
+                )
     return replace(entry, name=file.stem, runtime=file.parent.name)
-
-
-def _require_conditions(entry: Entry) -> None:
-    """Require that a node can satisfy each condition.
-
-    Raises:
-        InputError: A condition has an unknown form, or names an attribute that the operator lacks.
-    """
-    versions = opsets.history(entry.operator, "")
-    attributes = set(flatten(version.attributes for version in versions))
-    for key, value in chain(entry.when.items(), entry.unless.items()):
-        found = CONDITION.fullmatch(f"{key} = {value}")
-        if found is None or found["type"] not in (None, *TYPE_NUMBERS):
-            raise InputError(
-                f"no node can have '{key}' = '{value}'",
-                "docs/known.md has the forms",
-                code="known.wrong-condition",
-            )
-        name = found["set"] or found["given"] or found["attribute"]
-        if versions and name and not found["of"] and name not in attributes:
-            raise InputError(
-                f"{entry.operator} has no attribute '{name}'",
-                f"it has {', '.join(sorted(attributes))}",
-                code="known.wrong-condition",
-            )
 
 
 def numbers(version: str) -> list[int]:

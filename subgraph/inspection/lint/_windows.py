@@ -52,8 +52,14 @@ class Window:
 def list_windows(node: LintNode) -> list[Window] | None:
     """Return the windows of the spatial axes; None if they are unknown or contradictory."""
     shape = node.shape(node.input(0))
-    kernel = node.attribute("kernel_shape") or _find_kernel_of_weight(node)
-    if not kernel or (shape is not None and len(shape) != len(kernel) + 2):
+    kernel = node.attribute("kernel_shape")
+    if not kernel and node.op in WINDOWS - POOLS:
+        kernel = (node.shape(node.input(3 if node.op == "QLinearConv" else 1)) or [])[2:]
+    if (
+        not kernel
+        or not all(isinstance(d, int) for d in kernel)
+        or (shape is not None and len(shape) != len(kernel) + 2)
+    ):
         return None
     rank = len(kernel)
     sizes = shape[2:] if shape else [None] * rank
@@ -68,13 +74,6 @@ def list_windows(node: LintNode) -> list[Window] | None:
     pairs = list(zip(pads[:rank], pads[rank:], strict=True))
     rows = zip(sizes, kernel, strides, dilations, pairs, strict=True)
     return [_find_window(*row, auto) for row in rows]
-
-
-def _find_kernel_of_weight(node: LintNode) -> list[int] | None:
-    """Return the kernel of a convolution without `kernel_shape`."""
-    k = 3 if node.op == "QLinearConv" else 1
-    shape = node.shape(node.input(k)) if node.op in WINDOWS - POOLS else None
-    return shape[2:] if shape and all(isinstance(d, int) for d in shape[2:]) else None
 
 
 def _find_window(

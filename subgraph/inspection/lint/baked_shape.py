@@ -52,7 +52,13 @@ def check(context: LintContext) -> Issues:
         yield make_unchecked("an input is not a tensor of known rank")
     elif sizes := context.second_sizes:
         reason = "fails with {}, another size than its own"
-        yield from _try(context, _resize(context.graph, sizes), sizes, reason, WARNING)
+        model = protobuf.clone(context.graph.model)
+        for value in model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
+                dim.dim_value = size
+        graph = Graph(replace(context.graph.skeleton, model=model))
+        yield from _try(context, graph, sizes, reason, WARNING)
     else:
         open_dims = []
         for name, (_, _, dims) in shapes.items():
@@ -60,16 +66,6 @@ def check(context: LintContext) -> Issues:
             open_dims += [OpenDim(name, k, d or "") for k, d in sizes_of if not isinstance(d, int)]
         if open_dims:
             yield from _check_open(context, open_dims)
-
-
-def _resize(graph: Graph, sizes: Shapes) -> Graph:
-    """Return the graph with these sizes of its inputs."""
-    model = protobuf.clone(graph.model)
-    for value in model.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
-            dim.dim_value = size
-    return Graph(replace(graph.skeleton, model=model))
 
 
 def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
@@ -82,14 +78,20 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
             raise first
         yield make_unchecked(f"it does not run at the first size: {first.what}")
         return
-    fed = _find_fed_sizes(context, first)
+    fed = {}  # without inputs whose sizes differ between samples
+    for name, tensor in first.tensors.items():
+        known = [size for size in tensor.shape or () if size is not None]
+        if name in context.graph.inputs and tensor.shape == tuple(known):
+            fed[name] = known
     changed = [d for d in dims if d.input in fed]
     sizes = {d.input: fed[d.input] for d in changed}
     for d in changed:
         sizes[d.input][d.axis] = _choose_other_size(sizes[d.input][d.axis])
     reason = "fails with {}, though these dimensions are declared open"
     severity = WARNING
-    if _may_depend(changed):
+    symbols = {d.symbol or f"{d.input} {d.axis}" for d in changed}
+    # sizes of several inputs with different symbols can depend on each other
+    if len(symbols) > 1 and len({d.input for d in changed}) > 1:
         reason += " (unless their sizes must fit each other)"
         severity = NOTE
     yield from _try(context, context.graph, sizes, reason, severity)
@@ -146,12 +148,6 @@ def _choose_other_size(size: int) -> int:
     return size // 2 if step == size else size - step
 
 
-def _may_depend(changed: Sequence[OpenDim]) -> bool:
-    """Return whether sizes can depend on each other: several inputs with different symbols."""
-    symbols = {d.symbol or f"{d.input} {d.axis}" for d in changed}
-    return len(symbols) > 1 and len({d.input for d in changed}) > 1
-
-
 def _run(context: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensors | SubcutError:
     """Return the model's outputs, or the error with which the run fails."""
     outputs = [n for n in context.made if n in set(graph.outputs)]
@@ -169,14 +165,3 @@ def _shorten_message(message: str) -> str:
     """Return a runtime's message without its prefix and its source file."""
     text = message.rpartition("Status Message: ")[2].rpartition(") ")[2] or message
     return shorten(clean(text).strip(), 160)
-
-
-def _find_fed_sizes(context: LintContext, run: MeasuredTensors) -> Sizes:
-    """Return the sizes of the inputs in a run; inputs whose sizes differ between samples are left
-    out."""
-    sizes = {}
-    for name, tensor in run.tensors.items():
-        known = [size for size in tensor.shape or () if size is not None]
-        if name in context.graph.inputs and tensor.shape == tuple(known):
-            sizes[name] = known
-    return sizes

@@ -66,26 +66,20 @@ def _check_foreign(node: LintNode, backend: str) -> LintIssue | None:
         )
         return note(node, reason, "run this part on the host, or cut the model in front of it")
     if domain.startswith(MICROSOFT):
-        has = _list_importers(node.op if domain == MICROSOFT[0] else "", backend)
+        op = node.op if domain == MICROSOFT[0] else ""
+        importing = [release for release, ops in IMPORTED.items() if op in ops.split()]
+        own = [release for release in IMPORTED if release.partition(" ")[0] == backend]
+        if own and own[0] in importing:
+            return None
+        verb = "import it" if importing else "do not import it"
+        has = f"{', '.join(importing or IMPORTED)} {verb}, of those tried"
+        if own:
+            has = f"{own[0]} does not import it"
         fix = "export without onnxruntime's optimizations (or quantize in the QDQ form)"
-        return (
-            warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix)
-            if has
-            else None
-        )
+        return warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix)
     reason = f"is of the custom domain '{domain}': the target needs its own operator for it"
     return warning(
         node,
         reason,
         "export it as standard operators, or give the target and --custom-ops a plugin",
     )
-
-
-def _list_importers(op: str, backend: str) -> str:
-    """Return the runtimes that import an operator of onnxruntime; "" if this backend does."""
-    importing = [release for release, ops in IMPORTED.items() if op in ops.split()]
-    own = [release for release in IMPORTED if release.partition(" ")[0] == backend]
-    if own:
-        return "" if own[0] in importing else f"{own[0]} does not import it"
-    verb = "import it" if importing else "do not import it"
-    return f"{', '.join(importing or IMPORTED)} {verb}, of those tried"

@@ -9,7 +9,6 @@ import numpy as np
 from subgraph.graph.properties import REARRANGES
 from subgraph.inspection.lint import Issues, LintContext, warning
 from subgraph.inspection.lint._places import LintNode, Scope
-from subgraph.runtime.inputs import ImageOptions
 from subgraph.types import frozen
 
 CARRIERS = REARRANGES | {"Cast"}  # pass pixel values on unchanged
@@ -42,24 +41,22 @@ def check(context: LintContext) -> Issues:
                 yield warning(same[1].node, reason, "remove one of the two normalizations", name)
                 break
         else:
-            yield from _name_options(context.image_options, name, shifts, scales)
-
-
-def _name_options(
-    options: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]
-) -> Issues:
-    fix = "leave the option out: the model takes plain pixels"
-    if shifts and any(options.mean):
-        yield warning(
-            shifts[0].node,
-            f"subtracts a mean from input '{name}', and --mean does so before",
-            fix,
-            name,
-        )
-    elif scales and max(map(abs, options.scale)) < MAX_PIXEL_FACTOR:
-        yield warning(
-            scales[0].node, f"scales input '{name}' down, and --scale does so before", fix, name
-        )
+            fix = "leave the option out: the model takes plain pixels"
+            options = context.image_options
+            if shifts and any(options.mean):
+                yield warning(
+                    shifts[0].node,
+                    f"subtracts a mean from input '{name}', and --mean does so before",
+                    fix,
+                    name,
+                )
+            elif scales and max(map(abs, options.scale)) < MAX_PIXEL_FACTOR:
+                yield warning(
+                    scales[0].node,
+                    f"scales input '{name}' down, and --scale does so before",
+                    fix,
+                    name,
+                )
 
 
 def _iter_stages(scope: Scope, tensor: str) -> Iterator[Stage]:

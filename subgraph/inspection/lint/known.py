@@ -55,16 +55,14 @@ class Alike:
         left = self._nodes
         kinds = ["", *FACTS]
         for key in sorted(when, key=lambda key: kinds.index(_find_kind(key))):
-            having = self._group_by_fact(key).get(when[key], set()) if left else ()
+            if not left:
+                break
+            if key not in self._by_value:
+                by_fact = group_values((_find_fact(node, key), node) for node in self._nodes)
+                self._by_value[key] = {fact: set(nodes) for fact, nodes in by_fact.items()}
+            having = self._by_value[key].get(when[key], ())
             left = {node: None for node in left if node in having}
         return left
-
-    def _group_by_fact(self, key: str) -> Mapping[str | None, set[LintNode]]:
-        """Return the nodes by their fact of a key."""
-        if key not in self._by_value:
-            by_fact = group_values((_find_fact(node, key), node) for node in self._nodes)
-            self._by_value[key] = {fact: set(nodes) for fact, nodes in by_fact.items()}
-        return self._by_value[key]
 
 
 def _find_kind(key: str) -> str:

@@ -38,7 +38,12 @@ def check(context: LintContext) -> Issues:
 
 def _check_newer(node: LintNode, version: int, target: int) -> Issues:
     """Yield the reason why a valid node does not fit the target's opset."""
-    types = _find_types(node)
+    types = {}
+    for name in filter(None, (*node.proto.input, *node.proto.output)):
+        if (proto := node.scope.type_of(name)) is not None:
+            types[str(name)] = type_text(proto)
+        elif dtype := node.dtype(name):
+            types[str(name)] = element_text(dtypes.TYPE_NUMBERS[dtype])
     reason = misfit(drop_defaults(node.proto), target, types)
     if reason and not misfit(node.proto, version, types):
         form = schema(node.op, version)
@@ -58,17 +63,6 @@ def _check_newer(node: LintNode, version: int, target: int) -> Issues:
             " flattened into one"
         )
         yield warning(node, reason, "transpose so that its axis is the last one, and name the axis")
-
-
-def _find_types(node: LintNode) -> dict[str, str]:
-    """Find the types of the tensors at the node, as schemas write them."""
-    types = {}
-    for name in filter(None, (*node.proto.input, *node.proto.output)):
-        if (proto := node.scope.type_of(name)) is not None:
-            types[str(name)] = type_text(proto)
-        elif dtype := node.dtype(name):
-            types[str(name)] = element_text(dtypes.TYPE_NUMBERS[dtype])
-    return types
 
 
 def _depends_on_axis(node: LintNode) -> bool:

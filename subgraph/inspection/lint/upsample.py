@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from subgraph.inspection.lint import Issues, LintContext, note, warning
-from subgraph.inspection.lint._places import LintNode
 
 FIRST_MODES = 11  # first opset in which Resize has a coordinate mode
 FIX = "export with opset 11 or later, as a Resize that names its coordinate_transformation_mode"
@@ -17,7 +16,9 @@ def check(context: LintContext) -> Issues:
         if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:
             continue
         mode = node.attribute("mode", "nearest")
-        whole = _are_whole(node)
+        values = np.asarray(node.attribute("scales", node.constant(1)))
+        known = values.ndim == 1 and values.size > 0 and values.dtype.kind in "fiu"
+        whole = known and np.all((values >= 1) & (values == np.floor(values)))
         is_upsample = node.op == "Upsample"
         kind = "Upsample is deprecated since opset 10" if is_upsample else "Resize of opset 10"
         if mode == "nearest" and whole:
@@ -28,10 +29,3 @@ def check(context: LintContext) -> Issues:
                 " half_pixel"
             )
             yield warning(node, f"{reason} (mode {mode})", FIX)
-
-
-def _are_whole(node: LintNode) -> bool:
-    """Return whether all scales are known whole numbers."""
-    values = np.asarray(node.attribute("scales", node.constant(1)))
-    known = values.ndim == 1 and values.size > 0 and values.dtype.kind in "fiu"
-    return bool(known and np.all((values >= 1) & (values == np.floor(values))))

@@ -19,7 +19,7 @@ from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.origins.caffe import caffemodel, messages, onnx_model
 from subgraph.origins.caffe.messages import Message
-from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedLayer
+from subgraph.origins.caffe.onnx_model import PRODUCER
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
@@ -150,14 +150,6 @@ def write_region(
                 f"--start or --end {layer.text.name} takes the whole layer",
                 code="caffe.cut-inside-layer",
             )
-    text = messages.write(_make_tree(network, layers))
-    with protobuf.explain_write_error(folder):
-        (folder / f"{stem}.prototxt").write_text(text, encoding="utf-8")
-    blobs = [(layer.text.name, layer.text.type, layer.weights) for layer in layers]
-    caffemodel.write(folder / f"{stem}.caffemodel", network.name, blobs)
-
-
-def _make_tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
     tree = Message().add("name", network.name, quoted=True)
     tops = flatten(layer.tops for layer in layers)
     known = set(tops)
@@ -175,7 +167,11 @@ def _make_tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Messa
         message.add("bottom", *layer.bottoms, quoted=True).add("top", *layer.tops, quoted=True)
         message.fields += kept
         tree.add(network.field, message)
-    return tree
+    text = messages.write(tree)
+    with protobuf.explain_write_error(folder):
+        (folder / f"{stem}.prototxt").write_text(text, encoding="utf-8")
+    blobs = [(layer.text.name, layer.text.type, layer.weights) for layer in layers]
+    caffemodel.write(folder / f"{stem}.caffemodel", network.name, blobs)
 
 
 def expand_layers(graph: Graph, words: Sequence[str]) -> list[str]:

@@ -350,7 +350,11 @@ class Parameters:
             elif kind != "skip":
                 values[key] = _SCALARS[kind][0](default) if default or kind == "word" else None
         self.given = message or Message()
-        inside = _name_layer(self.given, where) if name == "layer" else where
+        # errors about the layer's parameters name the prototxt and the layer
+        inside = where
+        if name == "layer":
+            texts = {key: v.text for key, v in self.given.fields if isinstance(v, Scalar)}
+            inside += f": layer '{clean(texts.get('name', ''))}' ({clean(texts.get('type', ''))})"
         for key, value in self.given.fields:
             if key not in kinds:
                 close = get_close_matches(key, kinds, 1)
@@ -387,12 +391,6 @@ def _read_kinds(name: str) -> dict[str, tuple[str, bool, str]]:
         kind, _, default = rest.partition("=")
         out[field] = kind.removesuffix("*"), kind.endswith("*"), default
     return out
-
-
-def _name_layer(layer: Message, where: str) -> str:
-    """Add the prototxt and the layer to an error about the layer's parameters."""
-    words = {name: value.text for name, value in layer.fields if isinstance(value, Scalar)}
-    return f"{where}: layer '{clean(words.get('name', ''))}' ({clean(words.get('type', ''))})"
 
 
 def _parse_value(kind: str, value: Value, where: str, field: str) -> Any:

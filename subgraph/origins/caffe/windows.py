@@ -278,7 +278,19 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     most = boxes * len(kept)
     if p.keep_top_k > -1:
         most = p.keep_top_k
-        pairs, score = _keep_best(layer, most, pairs, score)
+        # the best of all classes, in the order of their classes
+        index = layer.step(
+            """count = Shape (score)
+            limit = Min (count, keep_top_k)
+            keep, places = TopK <axis = 0> (score, limit)
+            chosen = Cast <to = 1> (places)
+            order, sorted = TopK <axis = 0, largest = 0> (chosen, limit)
+            index = Cast <to = 7> (order)""",
+            score=score,
+            keep_top_k=[most],
+        )
+        pairs = layer.step("kept_pairs = Gather (pairs, index)", pairs=pairs, index=index)
+        score = layer.step("kept_score = Gather (score, index)", score=score, index=index)
     layer.formula(
         """box = GatherND (candidates, pairs)
         row = Gather <axis = 1> (pairs, first)
@@ -355,22 +367,6 @@ def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
         halves=[2, 2],
         half=0.5,
     )
-
-
-def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[str, str]:
-    """Keep the `most` best of all classes, in the order of their classes."""
-    index = layer.step(
-        """count = Shape (score)
-        limit = Min (count, keep_top_k)
-        keep, places = TopK <axis = 0> (score, limit)
-        chosen = Cast <to = 1> (places)
-        order, sorted = TopK <axis = 0, largest = 0> (chosen, limit)
-        index = Cast <to = 7> (order)""",
-        score=score,
-        keep_top_k=[most],
-    )
-    kept_pairs = layer.step("kept_pairs = Gather (pairs, index)", pairs=pairs, index=index)
-    return kept_pairs, layer.step("kept_score = Gather (score, index)", score=score, index=index)
 
 
 LAYERS = {

@@ -96,9 +96,17 @@ class _SubgraphReader:
         self.graph = model.subgraphs[number]
         self.bytes = data
         self.tensors = list(self.graph.tensors)
-        self.names = _make_unique(
-            [_decode(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)]
-        )
+        names = [_decode(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)]
+        taken = set(names)  # in TFLite a name identifies nothing: equal ones get a number
+        given: dict[str, None] = {}
+        for name in names:
+            new = name
+            k = 0
+            while new in given or (new != name and new in taken):
+                k += 1
+                new = f"{name}_{k}"
+            given[new] = None
+        self.names = list(given)
         self.operators = list(_get_vector(self.graph.operators))
         self.made = set(_list_numbers(self.graph.inputs))
         for op in self.operators:
@@ -308,7 +316,15 @@ def to_tflite(model: ModelProto) -> bytes:
 
     for node in model.graph.node:
         shifted = node.domain == TFLITE and node.op_type == TFLITE_SHIFT
-        alone = _make_shift(tensors[numbers[node.input[0]]]) if shifted else _read_operator(node)
+        written = next((a.s for a in node.attribute if a.name == "operator"), b"")
+        if shifted:
+            alone = _make_shift(tensors[numbers[node.input[0]]])
+        elif node.domain == TFLITE and written:
+            alone = schema.ModelT.InitFromPackedBuf(written, 0)
+        else:
+            raise CannotCarry(
+                f"node '{node.name}' ({node.op_type}) is not an operator of TensorFlow Lite"
+            )
         _rename(alone.subgraphs[0], node)
         held = alone.subgraphs[0]
         places = [number_of(t, alone.buffers) for t in held.tensors]
@@ -391,15 +407,6 @@ def _relink(
     for op in _get_vector(graph.operators):
         op.opcodeIndex = add_code(model.operatorCodes[op.opcodeIndex])
         _renumber_subgraphs(op, number_of)
-
-
-def _read_operator(node: NodeProto) -> Any:
-    data = next((a.s for a in node.attribute if a.name == "operator"), b"")
-    if node.domain != TFLITE or not data:
-        raise CannotCarry(
-            f"node '{node.name}' ({node.op_type}) is not an operator of TensorFlow Lite"
-        )
-    return schema.ModelT.InitFromPackedBuf(data, 0)
 
 
 def _rename(graph: Any, node: NodeProto) -> None:
@@ -516,20 +523,6 @@ def _list_numbers(vector: Any) -> list[int]:
 
 def _decode(name: bytes | None) -> str:
     return (name or b"").decode("utf-8", "backslashreplace")
-
-
-def _make_unique(names: Sequence[str]) -> list[str]:
-    """Add a number to equal names: in TFLite a name identifies nothing."""
-    taken = set(names)
-    given: dict[str, None] = {}
-    for name in names:
-        new = name
-        k = 0
-        while new in given or (new != name and new in taken):
-            k += 1
-            new = f"{name}_{k}"
-        given[new] = None
-    return list(given)
 
 
 def _find_onnx_type(kind: str) -> int:

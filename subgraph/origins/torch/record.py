@@ -122,7 +122,16 @@ def record(
         )
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
     graph = load(Path(model))
-    _require_free(place)
+    try:
+        ours = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["schema"] == SCHEMA
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = False
+    if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
+        raise ResultExists(
+            f"{place} exists and is not a recording of this kind",
+            "name another folder, or remove it",
+            code="output.exists",
+        )
     with aside(place) as work:
         values = _Values(graph, work)
         way, notes = _run(module, args, kwargs, graph, values, export)
@@ -208,24 +217,6 @@ def _run(
         module(*args, **kwargs)
     recorder.tell_calls()
     return "hooks", notes
-
-
-def _require_free(place: Path) -> None:
-    """Require that a folder is free for a recording.
-
-    Raises:
-        ResultExists: The folder holds something that `record` did not write.
-    """
-    try:
-        ours = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["schema"] == SCHEMA
-    except (OSError, ValueError, KeyError, TypeError):
-        ours = False
-    if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
-        raise ResultExists(
-            f"{place} exists and is not a recording of this kind",
-            "name another folder, or remove it",
-            code="output.exists",
-        )
 
 
 Seen = Callable[[str, Any], None]  # takes an ONNX tensor's name and the value
