@@ -97,7 +97,7 @@ def compare_run(judge: Judge, run: RecordedRun, choice: Choice = ALL) -> RunComp
             values.
     """
     try:
-        compared = _compare_and_log(judge, run, choice)
+        compared = _judge_matches(judge, run, choice)
     except InputError:
         if fed := _compare_misread_input(judge, run, None, choice):
             return fed
@@ -107,16 +107,10 @@ def compare_run(judge: Judge, run: RecordedRun, choice: Choice = ALL) -> RunComp
     return _compare_misread_input(judge, run, compared, choice) or compared
 
 
-def _compare_and_log(judge: Judge, run: RecordedRun, choice: Choice) -> RunComparison:
-    """Return the run compared, its matches logged."""
+def _judge_matches(judge: Judge, run: RecordedRun, choice: Choice) -> RunComparison:
+    """Match the run, log that, and judge its tensors."""
     matched = match_run(judge, run)
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
-    return _judge_matches(judge, run, matched, choice)
-
-
-def _judge_matches(
-    judge: Judge, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice
-) -> RunComparison:
     graph = judge.model.graph
     judging = _Judging(judge, run, matched, choice)
     recorded = judging.recorded
@@ -135,9 +129,7 @@ def _judge_matches(
     is_part = len(set(only)) < len(tensors)
     unseen = (n for n in tensors if n in graph.outputs and not _is_seen(judge, n, recorded))
     count = 0 if choice.fail_fast or is_part else len(tensors)
-    return RunComparison(
-        judge, run, tuple(matched), rows, inputs, tuple(unseen), count, unexplained
-    )
+    return RunComparison(judge, run, matched, rows, inputs, tuple(unseen), count, unexplained)
 
 
 def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
@@ -175,7 +167,7 @@ def _compare_misread_input(
     misread = find_misread_input(judge, run, compared) if run.recording else None
     if not misread:
         return None
-    fed = _compare_and_log(feed_misread(judge, misread), run, choice)
+    fed = _judge_matches(feed_misread(judge, misread), run, choice)
     if _is_wrong_first(fed):
         return None
     return replace(fed, wrong_input=misread.sentence(judge.model))
@@ -349,14 +341,15 @@ class _Judging:
         The tensors that are upstream are judged before.
         """
         row = self.judge_fed(name)
-        may_be_wrong = row.failing or (row.agreeing and self._may_hide(name))
+        may_be_wrong = row.failing
+        if row.agreeing:
+            # noise in place can hide an error that the recorded tensors before it show
+            graph = self.judge.model.graph
+            region = regions.find_upstream_until(graph, [name], self.recorded.__contains__)
+            may_be_wrong = region is not None and _has_exact_inputs(graph, region, self.precision)
         alone = self._judge_alone(name) if may_be_wrong else None
-        if (
-            row.agreeing
-            and alone
-            and alone.label == "fail"
-            and alone.errors.get("max_rel", 0) > HIDDEN
-        ):
+        is_failing = alone is not None and alone.label == "fail"
+        if row.agreeing and alone and is_failing and alone.errors.get("max_rel", 0) > HIDDEN:
             why = f"computed from the tensors recorded before it, {alone.why}"
             row = replace(row, in_place=replace(alone, why=why))
         if not row.failing:
@@ -367,13 +360,6 @@ class _Judging:
         if not row.is_certain:
             self.doubtful.add(name)
         return row
-
-    def _may_hide(self, name: str) -> bool:
-        """Return whether noise in place can hide an error that the recorded tensors
-        before it show."""
-        graph = self.judge.model.graph
-        region = regions.find_upstream_until(graph, [name], self.recorded.__contains__)
-        return region is not None and _has_exact_inputs(graph, region, self.precision)
 
     def _judge_alone(self, name: str) -> Judgement | None:
         """Return the worst isolated judgement over all samples; None if it cannot be computed.
@@ -410,30 +396,22 @@ class _Judging:
         if region is None or not unknown.isdisjoint((name, *region.inputs)):
             return None
         judgements = []
+        judge = partial(self._judge_isolated, meant, region)
         for tried in _iter_forms(samples, (*region.inputs, name)):
-            judged = self._judge_recorded(tried, name, meant, region)
-            judgements += [judged] if judged else []
-            if judged is None or judged.agrees:
+            try:
+                feeds, outputs = run_recorded(tried, region)
+            except (InputError, ModelError, WorkerDied) as e:
+                log.debug("%s isolated: %s", meant, e.what)
+                break
+            given = [m for m in tried if meant in outputs[m.k]]
+            judged = (judge(m.matches[name], m.k, feeds[m.k], outputs[m.k]) for m in given)
+            worst = max(judged, key=gravity, default=None)
+            if worst is None:
+                break
+            judgements.append(worst)
+            if worst.agrees:
                 break
         return min(judgements, key=gravity, default=None)
-
-    def _judge_recorded(
-        self, samples: Sequence[MatchedSample], name: str, meant: str, region: Region
-    ) -> Judgement | None:
-        """Judge the values of these samples, `name` as the tensor `meant`.
-
-        Returns:
-            None if the region cannot be run.
-        """
-        try:
-            feeds, outputs = run_recorded(samples, region)
-        except (InputError, ModelError, WorkerDied) as e:
-            log.debug("%s isolated: %s", meant, e.what)
-            return None
-        given = [m for m in samples if meant in outputs[m.k]]
-        judge = partial(self._judge_isolated, meant, region)
-        judgements = (judge(m.matches[name], m.k, feeds[m.k], outputs[m.k]) for m in given)
-        return max(judgements, key=gravity, default=None)
 
     def _judge_isolated(
         self,

@@ -206,9 +206,17 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
 
     Raises:
         InputError: the only folder cannot be read, or none can.
+        UsageError: a folder or a label is given twice.
     """
+    # the label of each folder, else its own name; its path if that is another's name
+    names = [folder.label or Path(os.path.realpath(folder.path)).name for folder in options.folders]
+    if len(set(names)) < len(names):
+        names = [folder.label or str(folder.path) for folder in options.folders]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        what = f"--recorded: '{twice}' is given twice"
+        raise UsageError(what, "a different label for each: LABEL=DIR", code="option.repeated")
     runs = []
-    for folder, name in zip(options.folders, _choose_names(options), strict=True):
+    for folder, name in zip(options.folders, names, strict=True):
         said = folder.precision or options.precision or ""
         try:
             found = _split(name, _read(folder.path, graph, options, said))
@@ -252,21 +260,6 @@ def _read(folder: Path, graph: Graph, options: RecordingOptions, precision: str)
             entry = replace(entry, layout="", original_shape=None)
         entries.append(replace(entry, guessed=guessed and (not layout or layout in AXIS_ORDERS)))
     return replace(recorded, entries=tuple(entries))
-
-
-def _choose_names(options: RecordingOptions) -> list[str]:
-    """Return the label of each folder, else its own name; its path if that is another's name.
-
-    Raises:
-        UsageError: a folder or a label is given twice.
-    """
-    names = [folder.label or Path(os.path.realpath(folder.path)).name for folder in options.folders]
-    if len(set(names)) < len(names):
-        names = [folder.label or str(folder.path) for folder in options.folders]
-    if twice := next((name for name in names if names.count(name) > 1), ""):
-        what = f"--recorded: '{twice}' is given twice"
-        raise UsageError(what, "a different label for each: LABEL=DIR", code="option.repeated")
-    return names
 
 
 def _apply_map(
@@ -373,7 +366,10 @@ def _make_feeding(
 ) -> Feeding:
     if feeding.inputs or seeded:
         return feeding
-    samples = _find_recorded_inputs(runs, graph)
+    # per sample, in the run that holds most of the model's inputs
+    recorded = (run for run in runs if run.samples)
+    found = ([_match_inputs(run, entries, graph) for entries in run.samples] for run in recorded)
+    samples = max(filter(all, found), key=lambda samples: min(map(len, samples)), default=[])
     lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
     if lacking:
         what = f"it is unknown what the device was fed: the recording holds no input '{lacking[0]}'"
@@ -382,16 +378,8 @@ def _make_feeding(
     records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
     saved = flatten(sample.values() for sample in records)
-    files = flatten(record.files for record in saved)
-    names = dict.fromkeys(Path(file).name for file in files)
+    names = dict.fromkeys(Path(file).name for file in flatten(record.files for record in saved))
     return replace(feeding, inputs=tuple(names), records=records)
-
-
-def _find_recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
-    """Find the entries of the model's inputs per sample, in the run that holds most of them."""
-    recorded = (run for run in runs if run.samples)
-    found = ([_match_inputs(run, entries, graph) for entries in run.samples] for run in recorded)
-    return max(filter(all, found), key=lambda samples: min(map(len, samples)), default=[])
 
 
 def _match_inputs(
@@ -424,14 +412,16 @@ def _save_inputs(
     Raises InputError: one cannot be read, or is not what the model declares.
     """
     stems = safe_names(dict.fromkeys(flatten(samples)))
-    records: list[dict[str, Record]] = [{} for _ in samples]
+    records = []
     for k, sample in enumerate(samples):
         place = folder / f"sample_{k}"
         place.mkdir()
+        saved = {}
         for name, entry in sample.items():
             array = _read_as_declared(entry, graph, name, channels_last)
             record = save(name, array, type_of(array), place, stems[name])
-            records[k][name] = record.rebase(str(place))
+            saved[name] = record.rebase(str(place))
+        records.append(saved)
     return tuple(records)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType
@@ -79,7 +79,15 @@ class Recording:
         """
         written = WrittenNames(names, self.plain)
         scopes = set(flatten(_find_scopes(entry, written) for entry in self.entries))
-        return replace(self, entries=tuple(_join_scopes(e, scopes) for e in self.entries))
+        entries = []
+        for entry in self.entries:
+            outer = entry.side
+            name = entry.tensor
+            while name and outer in scopes:
+                outer, _, last = outer.rpartition("/")
+                name = f"{last}/{name}"
+            entries.append(replace(entry, tensor=name, side=outer))
+        return replace(self, entries=tuple(entries))
 
 
 def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
@@ -92,16 +100,6 @@ def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
         if written.find(name) or written.find(f"/{name}"):
             return ["/".join(folders[: end + 1]) for end in range(k, len(folders))]
     return []
-
-
-def _join_scopes(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
-    """Return the entry with its folder in its name, if that is a part of tensors' names."""
-    outer = entry.side
-    name = entry.tensor
-    while name and outer in scopes:
-        outer, _, last = outer.rpartition("/")
-        name = f"{last}/{name}"
-    return replace(entry, tensor=name, side=outer)
 
 
 def list_formats() -> list[str]:

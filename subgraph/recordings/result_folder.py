@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from subgraph.cases import case, evidence, write_case
@@ -228,32 +229,17 @@ def make_interval_document(
 ) -> IntervalDocument:
     """Make the document; `narrowed` has the intervals, `troubles` are those of nodes."""
     runs = make_document(judge, comparisons, judge.model.tensors(), criterion, command)
-    return IntervalDocument(
-        **vars(runs) | {"schema": INTERVAL_SCHEMA},
-        narrowed=narrowed.run.name,
-        findings=[_make_finding(judge.model, narrowed, each, troubles) for each in intervals],
-    )
-
-
-def _make_finding(
-    model: ReferenceModel,
-    comparison: RunComparison,
-    interval: Interval,
-    troubles: Mapping[int, str],
-) -> IntervalFinding:
-    graph = model.graph
-    nodes = interval.region.nodes
-    in_place = comparison.rows[interval.first_bad[0]].in_place
-    suspects = [
-        Suspect(i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""), find_source(graph, i))
-        for i, weight in interval.suspects[:MAX_SUSPECTS]
-    ]
-    return IntervalFinding(
-        signature=in_place.signature if in_place else None,
-        nodes=[graph.label(i) for i in nodes],
-        indices=nodes,
-        case=None,
-        ends=IntervalEnds(
+    graph = judge.model.graph
+    findings = []
+    for interval in intervals:
+        nodes = interval.region.nodes
+        in_place = narrowed.rows[interval.first_bad[0]].in_place
+        suspects = []
+        for i, weight in interval.suspects[:MAX_SUSPECTS]:
+            trouble = troubles.get(i, "")
+            source = find_source(graph, i)
+            suspects.append(Suspect(i, graph.label(i), graph.ops[i], weight, trouble, source))
+        ends = IntervalEnds(
             first=interval.first,
             first_bad=interval.first_bad,
             last_good=interval.last_good,
@@ -261,8 +247,18 @@ def _make_finding(
             not_seen=interval.unseen,
             adds_an_error=interval.adds_error,
             in_place=in_place,
-        ),
-        place=IntervalPlace(suspects=suspects, neighbours=surroundings(graph, nodes)),
+        )
+        finding = IntervalFinding(
+            signature=in_place.signature if in_place else None,
+            nodes=[graph.label(i) for i in nodes],
+            indices=nodes,
+            case=None,
+            ends=ends,
+            place=IntervalPlace(suspects=suspects, neighbours=surroundings(graph, nodes)),
+        )
+        findings.append(finding)
+    return IntervalDocument(
+        **vars(runs) | {"schema": INTERVAL_SCHEMA}, narrowed=narrowed.run.name, findings=findings
     )
 
 
@@ -284,35 +280,33 @@ class RecordedValues:
         return self.judge.model.values.samples
 
     def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
-        """Copy the values, as `ReferenceValues.copy_to` does."""
-        self._require_inputs()
-        inputs, outputs = run_recorded(self.matched[: len(self.samples)], self.region)
-        captured_names = self.judge.model.values.records[0]
-        known = restrict(stems, captured_names)
-        placed = self.judge.model.values.copy_to(known, folder)
-        out = []
-        for k, captured in enumerate(placed):
-            tensors = dict(captured.tensors)
-            given = restrict(outputs[k], stems)
-            for name, record in {**inputs[k], **given}.items():
-                tensors[name] = copy_record(record, folder / str(k), stems[name])
-            out.append(replace(captured, tensors=tensors))
-        return out
+        """Copy the values, as `ReferenceValues.copy_to` does.
 
-    def _require_inputs(self) -> None:
-        """Raise UsageError, with another start, if an input of the region was not recorded."""
+        Raises:
+            UsageError: an input of the region was not recorded; the hint is another start.
+        """
         graph = self.judge.model.graph
-        for matched in self.matched[: len(self.samples)]:
+        used = self.matched[: len(self.samples)]
+        for matched in used:
             matches = matched.matches
             lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
             if lacking:
                 wider = regions.find_upstream_until(graph, lacking, matches.__contains__)
-                starts = ", ".join(graph.label(i) for i in (wider.nodes[:1] if wider else ()))
                 what = f"the recording holds no '{lacking[0]}', which the cut reads"
-                hint = f"--start {starts} begins at tensors that it holds"
-                raise UsageError(
-                    what, hint if starts else "cut elsewhere", code="recording.input-missing"
-                )
+                hint = "cut elsewhere"
+                if wider:
+                    start = graph.label(wider.nodes[0])
+                    hint = f"--start {start} begins at tensors that it holds"
+                raise UsageError(what, hint, code="recording.input-missing")
+        inputs, outputs = run_recorded(used, self.region)
+        values = self.judge.model.values
+        out = []
+        for k, captured in enumerate(values.copy_to(restrict(stems, values.records[0]), folder)):
+            tensors = dict(captured.tensors)
+            for name, record in {**inputs[k], **restrict(outputs[k], stems)}.items():
+                tensors[name] = copy_record(record, folder / str(k), stems[name])
+            out.append(replace(captured, tensors=tensors))
+        return out
 
     def dump(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
         """Write per sample the recorded tensors of the region's nodes, as files in `folder/<k>`.
@@ -365,12 +359,21 @@ def save(
         OutputError: it cannot be written.
     """
     origin = case.describe_source(model.graph)
+    files = (Path(word.rpartition("=")[2]).name for word in feeding.inputs)
+    fed = replace(feeding, inputs=tuple(files))
+    add_case = partial(evidence.add_case, model.graph, freeze=model.freeze)
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, interval in enumerate(intervals[:MAX_CASES]):
-            name = f"interval-{k + 1}" if k else "interval"
-            if _write_case(model, comparison, interval, ResultPlace(work, name), feeding):
-                findings[k] = replace(findings[k], case=str(place.path / name))
+            region = interval.region
+            target = ResultPlace(work, f"interval-{k + 1}" if k else "interval")
+            if not add_case(region, fed, target, model.reference, model.values):
+                continue
+            stems = folders.safe_names(region.outputs)
+            places = evidence.list_sample_folders(target.path / CANDIDATE, model.values.labels)
+            for matched, folder in zip(comparison.matched, places, strict=False):
+                matched.save_all(region.outputs, folder, stems)
+            findings[k] = replace(findings[k], case=str(place.path / target.path.name))
         report = (place.path / REPORT_FILES["html"]).as_posix()
         document = replace(document, findings=findings, report=report)
         document = replace(document, next=next_of(document))
@@ -378,27 +381,3 @@ def save(
         told = EvidenceManifest(source=origin, command=document.command, request=request)
         case.write_manifest(told, work)
     return document
-
-
-def _write_case(
-    model: ReferenceModel,
-    comparison: RunComparison,
-    interval: Interval,
-    place: ResultPlace,
-    feeding: Feeding,
-) -> bool:
-    """Write the case of one interval with the recorded outputs; False if it cannot be cut."""
-    graph = model.graph
-    region = interval.region
-    names = (Path(word.rpartition("=")[2]).name for word in feeding.inputs)
-    fed = replace(feeding, inputs=tuple(names))
-    reference = model.reference
-    if not evidence.add_case(
-        graph, region, fed, place, reference, model.values, freeze=model.freeze
-    ):
-        return False
-    stems = folders.safe_names(region.outputs)
-    places = evidence.list_sample_folders(place.path / CANDIDATE, model.values.labels)
-    for matched, folder in zip(comparison.matched, places, strict=False):
-        matched.save_all(region.outputs, folder, stems)
-    return True

@@ -213,28 +213,23 @@ class RunComparison:
         matches = sum(len(m.matches) for m in self.matched)
         others = self.run.recording.left_out if self.run.recording else {}
         files = sum(n for end, n in others.items() if end.lower() not in IMAGES)
-        return matches, matches + len(
-            self.list_left_out(Reason.UNREADABLE, Reason.UNMATCHED)
-        ) + files
+        lost = self.list_left_out(Reason.UNREADABLE, Reason.UNMATCHED)
+        return matches, matches + len(lost) + files
 
     @property
     def notes(self) -> list[str]:
         """The reasons why the full recording is doubtful."""
-        silence = [f"inconclusive: {self.silence}"] if self.silence else []
-        on_errors = self._iter_error_notes()
-        return [*silence, *self._iter_input_notes(), *self._iter_file_notes(), *on_errors]
-
-    def _iter_input_notes(self) -> Iterator[str]:
-        """Yield the notes on other inputs of the device, and on a dump of another model."""
+        notes = [f"inconclusive: {self.silence}"] if self.silence else []
         if self.other_input and not self.wrong_input:
             other = ", ".join(self.other_input)
-            yield f"the recording was made with another input: {other} differs"
+            notes.append(f"the recording was made with another input: {other} differs")
         if self._is_foreign:
-            yield f"only {self._share} are of this model: it may be a dump of another one"
+            notes.append(f"only {self._share} are of this model: it may be a dump of another one")
         elif self.too_few and not self.failing:
-            yield self.too_few
+            notes.append(self.too_few)
         elif len(self.rows) < MIN_COMPARED_SHARE * self.tensors and not self.failing:
-            yield f"{len(self.rows)} of {self.tensors} tensors of the model were compared"
+            notes.append(f"{len(self.rows)} of {self.tensors} tensors of the model were compared")
+        return [*notes, *self._iter_file_notes(), *self._iter_error_notes()]
 
     def _iter_file_notes(self) -> Iterator[str]:
         run = self.run

@@ -96,8 +96,15 @@ def capture_samples(
                 step = {"step": k + 1, "of": len(samples)}
                 log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
     _warn_of_ranges(first.specs, captured)
-    if first.picture == ImageOptions():
-        _warn_of_raw_pictures(captured)
+    pictures = captured[0].origins if first.picture == ImageOptions() else {}
+    for name, origin in pictures.items():
+        if origin.range and Path(origin.text).suffix.lower() in IMAGES:
+            log.warning(
+                "input %s: %s is fed as %s; does the model take other values (--mean, --scale)?",
+                clean(name),
+                clean(origin.text),
+                _format_ends(origin.range),
+            )
     return captured
 
 
@@ -162,18 +169,6 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
                 clean(last.text),
                 _format_ends(large),
                 _format_ends(spec.reach),
-            )
-
-
-def _warn_of_raw_pictures(captured: Sequence[Captured]) -> None:
-    """Name the inputs whose pictures are fed as they are: most models take other numbers."""
-    for name, origin in captured[0].origins.items():
-        if origin.range and Path(origin.text).suffix.lower() in IMAGES:
-            log.warning(
-                "input %s: %s is fed as %s; does the model take other values (--mean, --scale)?",
-                clean(name),
-                clean(origin.text),
-                _format_ends(origin.range),
             )
 
 

@@ -234,8 +234,14 @@ class Feeding(FeedingOptions):
         with name_setting(self.setting if has_shapes_of_file else ""):
             sizes = self.symbol_sizes(graph)
             specs = [_make_spec(graph, name, self.shapes, sizes) for name in names]
+        numbers = range(len(self.records))
+        labels = self.labels or ([f"sample_{k}" for k in numbers] if len(numbers) > 1 else [""])
+        recorded: list[LabeledFiles] = [
+            (label, [*ungroup((n, r.files or (NOTHING,)) for n, r in sample.items())])
+            for label, sample in zip(labels, self.records, strict=False)
+        ]
         with name_setting(self.setting):
-            samples = self._list_recorded_files() or _list_files_per_sample(graph, self.inputs)
+            samples = recorded or _list_files_per_sample(graph, self.inputs)
         origins = self.origins or [""] * len(samples)
         return [
             Sample(
@@ -264,22 +270,12 @@ class Feeding(FeedingOptions):
         symbols = {dim for dim in flatten(dims.values()) if isinstance(dim, str)}
         sizes = {}
         for name, shape in self.shapes.items():
-            if name in symbols and name not in dims:
-                sizes.update(_find_symbol_sizes(name, [name], list(shape)))
-                continue
-            _require_input(graph, name, symbols)
-            sizes.update(
-                _find_symbol_sizes(name, read_type(graph.inputs[name].type)[2], list(shape))
-            )
+            declared: list[Any] | None = [name]
+            if name not in symbols or name in dims:
+                _require_input(graph, name, symbols)
+                declared = read_type(graph.inputs[name].type)[2]
+            sizes.update(_find_symbol_sizes(name, declared, list(shape)))
         return sizes
-
-    def _list_recorded_files(self) -> list[LabeledFiles]:
-        numbers = range(len(self.records))
-        labels = self.labels or ([f"sample_{k}" for k in numbers] if len(numbers) > 1 else [""])
-        return [
-            (label, [*ungroup((n, r.files or (NOTHING,)) for n, r in sample.items())])
-            for label, sample in zip(labels, self.records, strict=False)
-        ]
 
 
 def _list_files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
@@ -313,22 +309,14 @@ def _list_files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFi
             code="input.sample-counts",
         )
     rows = list(zip(*folders, strict=True))
-    labels = _make_distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
-    return [
-        (label, common + list(flatten(of for _, of in row)))
-        for label, row in zip(labels, rows, strict=True)
-    ]
-
-
-def _make_distinct(labels: Sequence[str]) -> list[str]:
-    """Return the labels, with ~2, ~3 … added to those that occurred before."""
+    labels = ["+".join(dict.fromkeys(label for label, _ in row)) for row in rows]
     taken = set(labels)
-    distinct = []
-    for label in labels:
-        own = find_free_name(label, taken, "~") if label in distinct else label
+    files: dict[str, list[InputFile]] = {}
+    for label, row in zip(labels, rows, strict=True):
+        own = find_free_name(label, taken, "~") if label in files else label
         taken.add(own)
-        distinct.append(own)
-    return distinct
+        files[own] = common + list(flatten(of for _, of in row))
+    return list(files.items())
 
 
 def _read_numbers(graph: Graph, word: str) -> InputFile | None:

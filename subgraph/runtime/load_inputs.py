@@ -73,8 +73,12 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
             continue
         if file.startswith(NUMBERS):
             if name in needed:
-                feeds[name] = _parse_numbers(file.removeprefix(NUMBERS), needed[name])
-                origins[name] = InputOrigin(OriginKind.FILE, file.removeprefix(NUMBERS))
+                text = file.removeprefix(NUMBERS)
+                numbers = [float(n) if set(n) & set(".eE") else int(n) for n in text.split(",")]
+                spec = needed[name]  # of a scalar or a vector
+                array = np.array(numbers if spec.dims or len(numbers) > 1 else numbers[0])
+                feeds[name], _ = _convert_to_input(array, spec, f"-i {name}={text}")
+                origins[name] = InputOrigin(OriginKind.FILE, text)
             continue
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
             source = "the array" if ARRAY_FOLDER in file else file
@@ -123,19 +127,6 @@ def _find_symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, 
         sizes |= {d: n for d, n in zip(dims, shape, strict=False) if isinstance(d, str)}
         first |= {d: 1 for d in dims[:1] if isinstance(d, str)}
     return first | sizes
-
-
-def _parse_numbers(text: str, spec: InputSpec) -> Array:
-    """Return the array of `1,2,3` in the type and shape of an input: a scalar or a vector.
-
-    Raises:
-        InputError: The type cannot hold a number, or the number of elements is another.
-    """
-    numbers = [float(one) if set(one) & set(".eE") else int(one) for one in text.split(",")]
-    array = np.array(numbers if spec.dims or len(numbers) > 1 else numbers[0])
-    value, _ = _convert_to_input(array, spec, f"-i {spec.name}={text}")
-    assert isinstance(value, np.ndarray)
-    return value
 
 
 def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]:

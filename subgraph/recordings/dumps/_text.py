@@ -70,18 +70,14 @@ def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     if block.translate(None, _LETTERS) or max(map(len, words)) > MAX_WORD:
         raise files.make_error(name, "a word of it is not a number")
     with files.reading(name, f"a word of it is not {dtype}: "):
-        return _parse_words(words, wanted_dtype)
-
-
-def _parse_words(words: list[bytes], dtype: np.dtype[Any]) -> Array:
-    if dtype.kind in "iu":
-        whole = np.array([int(w) for w in words], object)
-        info = np.iinfo(dtype)
-        if whole.min() < info.min or whole.max() > info.max:
-            raise ValueError(f"{whole.min()} to {whole.max()}")
-        return whole.astype(dtype)
-    with np.errstate(over="ignore"):
-        return np.array([_parse_float(w) for w in words], np.float64).astype(dtype)
+        if wanted_dtype.kind in "iu":
+            whole = np.array([int(w) for w in words], object)
+            info = np.iinfo(wanted_dtype)
+            if whole.min() < info.min or whole.max() > info.max:
+                raise ValueError(f"{whole.min()} to {whole.max()}")
+            return whole.astype(wanted_dtype)
+        with np.errstate(over="ignore"):
+            return np.array([_parse_float(w) for w in words], np.float64).astype(wanted_dtype)
 
 
 def _parse_float(word: bytes) -> float:

@@ -125,13 +125,9 @@ def _rebuild(
     return TorchTensor(key, dtype, int(offset), dims, steps)
 
 
-def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
-    return tensor
-
-
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     ("collections", "OrderedDict"): OrderedDict,
 }
 

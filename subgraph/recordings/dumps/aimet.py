@@ -41,7 +41,11 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         side = f"{m['side']}inputs/{m['sample']}"
         names = {"tensor": f"input_{index}", "role": "input", "index": index, "side": side}
         yield _raw.make_entry(files, m[0], TensorSpec(), hints, "float32", **names)
-    place = {plain(name): k for k, name in enumerate(_read_order(files))}
+    listed = next((n for n in files.names if n.rpartition("/")[2] == ORDER), None)
+    data = files.maybe_json(listed) if listed else None
+    order = data.get("layer_output_names") if isinstance(data, dict) else None
+    names_in_order = order if isinstance(order, list) else []
+    place = {plain(str(name)): k for k, name in enumerate(names_in_order)}
     outputs = filter(None, map(_OUTPUT.fullmatch, found))
     for m in sorted(
         outputs,
@@ -50,11 +54,3 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         side = f"{m['side']}outputs/{m['sample']}"
         spec = hints.find(m["name"], plain)
         yield _raw.make_entry(files, m[0], spec, hints, "float32", tensor=m["name"], side=side)
-
-
-def _read_order(files: Files) -> list[str]:
-    """Return the names in the order in which they were computed; none if nothing lists them."""
-    listed = next((n for n in files.names if n.rpartition("/")[2] == ORDER), None)
-    data = files.maybe_json(listed) if listed else None
-    names = data.get("layer_output_names") if isinstance(data, dict) else None
-    return [str(name) for name in names] if isinstance(names, list) else []

@@ -37,7 +37,14 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Yield inputs and outputs of each op, of its latest dump; with origins from an `atc` JSON."""
     real_names = _ascend.read_real_names(files)
     origins = _ascend.read_origins(files)
-    for file, name in _find_latest(files, real_names).items():
+    # of each op in each folder
+    latest: dict[Strings, tuple[int, str, re.Match[str]]] = {}
+    for file in files.names:
+        if name := _parse_name(file, real_names):
+            key = (file.rpartition("/")[0], *name.group("op", "node", "task", "stream", "more"))
+            dump = (int(name["time"]), file, name)
+            latest[key] = max(latest.get(key, dump), dump, key=lambda d: d[:2])
+    for _, file, name in latest.values():
         yield from _iter_file_entries(files, file, name["node"], origins)
 
 
@@ -45,18 +52,6 @@ def _parse_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
     """Return the parts of a dump's file name; None for other files."""
     base = real_names.get(file, file).rpartition("/")[2]
     return None if base.startswith(_OVERFLOWS) else _ascend.NAME.fullmatch(base)
-
-
-def _find_latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]]:
-    """Return the latest file of each op in each folder -> the parts of its name."""
-    latest: dict[Strings, tuple[int, str, re.Match[str]]] = {}
-    for file in files.names:
-        name = _parse_name(file, real_names)
-        if name:
-            key = (file.rpartition("/")[0], *name.group("op", "node", "task", "stream", "more"))
-            dump = (int(name["time"]), file, name)
-            latest[key] = max(latest.get(key, dump), dump, key=lambda d: d[:2])
-    return {file: name for _, file, name in latest.values()}
 
 
 def _is_dump(files: Files, file: str) -> bool:

@@ -79,7 +79,10 @@ def plain(name: str) -> str:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Yield inputs, outputs and inner blobs (weights) of each node, in the order of the run."""
     binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
-    numbering = _choose_numbering([_read_header(files, n) for n in binary])
+    headers = [_read_header(files, n) for n in binary]
+    # the one with the right size most often: 3 was bfloat16, is float16 today; 10 is float32 in
+    # the oldest, int32 in later ones (if nothing else decides, a network has floats)
+    numbering = max(NUMBERINGS, key=lambda n: sum(bool(_find_fitting_type(h, n)) for h in headers))
     for file in files.ending(".ieb"):
         printed = _parse_printed_head(files, file)
         if file in binary:
@@ -141,18 +144,6 @@ def _find_fitting_type(header: Header, numbering: Mapping[int, str]) -> str:
     dtype = numbering.get(precision, "")
     is_type = dtype in dtypes.TYPE_NUMBERS
     return dtype if is_type and _raw.count_bytes(dtype, math.prod(shape)) == size else ""
-
-
-def _choose_numbering(headers: list[Header]) -> Mapping[int, str]:
-    """Choose the numbering with the right size most often: 3 was bfloat16, is float16 today.
-
-    10 is float32 in the oldest, int32 in later ones; if nothing else decides, a network has floats.
-    """
-
-    def count_fitting(numbering: Mapping[int, str]) -> int:
-        return sum(bool(_find_fitting_type(header, numbering)) for header in headers)
-
-    return max(NUMBERINGS, key=count_fitting)
 
 
 def _make_blob_entry(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:

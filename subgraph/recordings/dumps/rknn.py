@@ -65,11 +65,13 @@ def _iter_side(
     tensors = set(names.values())
     for stem in dict.fromkeys((*names, *typed, *printed)):
         name = names.get(stem, stem)
+        bases = (b for b in map(name.removesuffix, INSERTED) if b != name and b in tensors)
+        note = next((f"inserted by the toolkit next to {base}" for base in bases), "")
         fields: JsonObject = {
             "tensor": name,
             "originals": (name,) if stem in names else (),
             "side": side,
-            "note": _describe_insertion(name, tensors),
+            "note": note,
             "stem": f"{folder}{stem}",
         }
         if stem in typed:
@@ -78,10 +80,3 @@ def _iter_side(
             spec = hints.find(name, plain)
             file = folder + printed[stem]
             yield _text.make_entry(files, file, "float32", spec, step=TEXT_STEP, **fields)
-
-
-def _describe_insertion(name: str, names: set[str]) -> str:
-    for end in INSERTED:
-        if name.endswith(end) and name.removesuffix(end) in names:
-            return f"inserted by the toolkit next to {name.removesuffix(end)}"
-    return ""

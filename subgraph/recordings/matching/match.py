@@ -44,7 +44,7 @@ from subgraph.trials.matching.match_tensors import (
     BlockSums,
     is_varied,
 )
-from subgraph.types import Array, Strings
+from subgraph.types import Array
 
 
 def match_sample(
@@ -107,7 +107,10 @@ class _Matching:
                 why = f"{self.matches[tensor].entry.name} is matched to {tensor}"
                 self._omit_tensors(entry, Reason.NOTHING, why)
         graph = self.graph
-        others = {n: (*self._find_chain(n), *find_dropped_input(graph, n)) for n in named}
+        others = {}
+        for tensor in named:
+            chain = find_fused_results(graph, tensor, self.tensors)
+            others[tensor] = (*chain, *find_dropped_input(graph, tensor))
         around = list(flatten((tensor, *others[tensor]) for tensor in named))
         capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
@@ -146,18 +149,16 @@ class _Matching:
             self._omit_tensors(entry, Reason.UNREADABLE, e.what)
         return entry not in self.left_out
 
-    def _find_chain(self, tensor: str) -> Strings:
-        return find_fused_results(self.graph, tensor, self.tensors)
-
     # --------------------------------------------------------------------------------------------
     # names
 
     def _take_given(self) -> None:
         """Match the entries that the user maps, and those that another run of the tool confirms."""
-        mapped: dict[DumpEntry, str] = {}
+        mapped = {}
         for entry in self.entries:
-            for name in filter(self.tensors.__contains__, entry.originals if entry.mapped else ()):
-                mapped[entry] = name
+            known = [name for name in entry.originals if name in self.tensors]
+            if entry.mapped and known:
+                mapped[entry] = known[-1]
         outputs = (e for e in self.entries if e.role == "output" and e.label in self.confirmed)
         others = {e: self.confirmed[e.label] for e in outputs}
         capture_tensors(self.judge.model, [*mapped.values(), *(m.tensor for m in others.values())])
@@ -294,7 +295,8 @@ class _Matching:
         reference = self._fit.reference(match.tensor)
         if match.others.possible or certain or reference is None:
             return match
-        later = takewhile(lambda n: n not in self.matches, self._find_chain(match.tensor))
+        chain = find_fused_results(self.graph, match.tensor, self.tensors)
+        later = takewhile(lambda n: n not in self.matches, chain)
         values = [(n, self._fit.reference(n)) for n in later]
         alike = (n for n, a in values if a is not None and a.shape == reference.shape)
         return match.with_others(possible=tuple(alike))

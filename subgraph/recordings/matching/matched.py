@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -264,12 +265,13 @@ class MatchedSample:
         """Return a short summary for people."""
         ways = Counter(m.how for m in self.matches.values())
         corrected = sum(bool(m.others.named) for m in self.matches.values())
-        more = [f"{corrected} hold a later tensor than that of their name"] if corrected else []
-        more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
-        unmatched = len(self.list_left_out(Reason.UNMATCHED))
-        unread = len(self.list_left_out(Reason.UNREADABLE))
-        more += [f"{unmatched} of no tensor of the model"] if unmatched else []
-        more += [f"{unread} that cannot be read"] if unread else []
+        facts = {
+            "hold a later tensor than that of their name": corrected,
+            **{f"found {words}": ways[how] for how, words in FOUND.items()},
+            "of no tensor of the model": len(self.list_left_out(Reason.UNMATCHED)),
+            "that cannot be read": len(self.list_left_out(Reason.UNREADABLE)),
+        }
+        more = [f"{number} {words}" for words, number in facts.items() if number]
         return "; ".join([f"{count(self.matches, 'tensor')} of the model recorded", *more])
 
 
@@ -294,9 +296,8 @@ def run_recorded(
     return feeds, model.run_on_reference(region, feeds)
 
 
-def get_distance(match: TensorMatch) -> float:
-    """Return the key by which the nearest match is found."""
-    return match.distance
+# the key by which the nearest match is found
+get_distance: Callable[[TensorMatch], float] = attrgetter("distance")
 
 
 def is_clearer(best: TensorMatch, other: TensorMatch) -> bool:
@@ -371,9 +372,8 @@ class Fit:
         is_folded = entry.guessed or value.shape != reference.shape
         may_be_folded = is_folded and best.distance > MAX_DISTANCE
         for way in iter_foldings(value.size, reference.shape) if may_be_folded else ():
-            if (
-                away := compute_relative_l2(reference, way.apply(value))
-            ) <= MAX_DISTANCE and away < best.distance:
+            away = compute_relative_l2(reference, way.apply(value))
+            if away <= MAX_DISTANCE and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
         return best
 

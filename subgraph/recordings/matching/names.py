@@ -52,29 +52,25 @@ class ModelNames:
 
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
-        nodes = graph.order
-        paths = {
-            i: parse_module_path(graph.label(i)) or self._find_module_of_weights(i) for i in nodes
-        }
-        for i in reversed(nodes):
+        paths = {}
+        for i in graph.order:
+            # else the one module whose weights it reads, by names such as `conv1.weight`
+            read = [PARAMETER.fullmatch(n) for n in graph.nodes[i].input if n in graph.weights]
+            modules = {each[1] for each in read if each}
+            is_of_one = len(modules) == 1 and all(read)
+            paths[i] = parse_module_path(graph.label(i)) or (modules.pop() if is_of_one else "")
+        for i in reversed(graph.order):
             parts = paths[i].split(".") if paths[i] else []
             for k in range(1, len(parts) + 1):
                 path = ".".join(parts[:k])
-                leaving = [n for n in graph.makes[i] if n in known and self._leaves(n, path, paths)]
+                leaving = []
+                for name in filter(known.__contains__, graph.makes[i]):
+                    readers = graph.readers.get(name, ())
+                    is_inner = all(f"{paths[j]}.".startswith(f"{path}.") for j in readers)
+                    if name in graph.outputs or not is_inner:
+                        leaving.append(name)
                 self._modules.setdefault(self._plain(path), []).extend(leaving)
                 self._calls.setdefault(self._plain(_CALL.sub("", path)), []).extend(leaving)
-
-    def _find_module_of_weights(self, node: int) -> str:
-        """Return the one module whose weights a node reads, by names such as `conv1.weight`."""
-        weights = (n for n in self._graph.nodes[node].input if n in self._graph.weights)
-        read = [*map(PARAMETER.fullmatch, weights)]
-        modules = {each[1] for each in read if each}
-        return modules.pop() if len(modules) == 1 and all(read) else ""
-
-    def _leaves(self, tensor: str, path: str, paths: dict[int, str]) -> bool:
-        readers = self._graph.readers.get(tensor, ())
-        is_inner = all(f"{paths[j]}.".startswith(f"{path}.") for j in readers)
-        return tensor in self._graph.outputs or not is_inner
 
     def find_form(self, recorded: str) -> tuple[str, NameForm] | None:
         """Find the tensor that a toolkit writes as this name, and how."""
@@ -110,25 +106,19 @@ def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> St
     """Find the tensors that a fused node of this name can hold: later results with one reader."""
     chain: list[str] = []
     name = tensor
-    while (
-        len(chain) < MAX_FUSED
-        and name not in graph.outputs
-        and (reader := _find_sole_reader(graph, name)) is not None
-    ):
-        made = [n for n in graph.makes[reader] if n in tensors]
+    while len(chain) < MAX_FUSED and name not in graph.outputs:
+        # the one node that reads it, or the Mul of x · sigmoid(x)
+        *inner, last = sorted(graph.readers.get(name, ()), key=graph.rank.__getitem__) or (-1,)
+        between = list(flatten(graph.makes[i] for i in inner))
+        leaves = any(n in graph.outputs or set(graph.readers.get(n, ())) != {last} for n in between)
+        if last < 0 or len(inner) > 1 or leaves:
+            break
+        made = [n for n in graph.makes[last] if n in tensors]
         if len(made) != 1:
             break
         name = made[0]
         chain.append(name)
     return tuple(chain)
-
-
-def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
-    """Find the one node that reads a tensor, or the Mul of x · sigmoid(x)."""
-    *inner, last = sorted(graph.readers.get(tensor, ()), key=graph.rank.__getitem__) or (None,)
-    made = list(flatten(graph.makes[i] for i in inner if i is not None))
-    ends = all(n not in graph.outputs and set(graph.readers.get(n, ())) == {last} for n in made)
-    return last if ends and len(inner) <= 1 else None
 
 
 def find_dropped_input(graph: Graph, tensor: str) -> Strings:

@@ -185,13 +185,12 @@ class Unnamed:
             equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1
         )
         below = find_descendants(graph, graph.producers((first,)))
-        values = [self.fit.reference(n) for n in (first, *others)]
-        same = all(graph.maker.get(n) in below for n in others) and all(
-            a is not None and b is not None and has_same_numbers(a, b) for a, b in pairwise(values)
-        )
-        if not same:
-            return None
         names = [first, *others]
+        pairs = pairwise(map(self.fit.reference, names))
+        if not all(graph.maker.get(n) in below for n in others) or not all(
+            a is not None and b is not None and has_same_numbers(a, b) for a, b in pairs
+        ):
+            return None
         unaltered = (n for n in names if not (way := equal[n].alignment) or not way.words)
         held = next(unaltered, first)
         later = tuple(names[names.index(held) + 1 :])
@@ -298,19 +297,15 @@ class _Following:
             pass
         matches = {**self.matched.matches, **self.matches}
         copies = self.unnamed.find_copies(self.matches)
-        left = [
-            LeftOutEntry(one.entry, Reason.NOTHING, f"{COPY} {copies[one.entry]}")
-            if one.entry in copies
-            else one
-            for one in self.matched.left_out
-            if one.entry in self.unnamed.pool or one.entry not in self.entries
-        ]
+        left = []
+        for one in self.matched.left_out:
+            entry = one.entry
+            if entry in copies:
+                one = LeftOutEntry(entry, Reason.NOTHING, f"{COPY} {copies[entry]}")
+            if entry in self.unnamed.pool or entry not in self.entries:
+                left.append(one)
         order = (*self.graph.inputs, *self.model.tensors())
-        return replace(
-            self.matched,
-            matches=pick(matches, order),
-            left_out=tuple(left),
-        )
+        return replace(self.matched, matches=pick(matches, order), left_out=tuple(left))
 
     def _list_free(self) -> list[str]:
         """Return the tensors that no entry is named or known to hold; none if no entry is in
@@ -366,17 +361,17 @@ class _Following:
             value = self._compute(name, match)
             if value is None or not is_varied(value):
                 continue
-            held = (
-                self.fit.align(known.entry, name, value) if known else self._find_held(name, value)
-            )
+            if known:
+                held: TensorMatch | None = self.fit.align(known.entry, name, value)
+            else:
+                held = self._find_held(name, value)
             if not held or held.distance > self.computed or held.entry == match.entry:
                 continue
-            if not known and held.entry not in self.unnamed.find_alike(match.entry):
-                return True
-            if not known:
-                continue
-            before = self.fit.align(known.entry, name, self._compute(name))
-            if is_clearer(held, before):
+            if known:
+                is_read = is_clearer(held, self.fit.align(known.entry, name, self._compute(name)))
+            else:
+                is_read = held.entry not in self.unnamed.find_alike(match.entry)
+            if is_read:
                 return True
         return False
 
@@ -386,16 +381,13 @@ class _Following:
         queue = [(tensor, 0)]
         for name, weighted in queue:
             for reader in self.graph.readers.get(name, ()) if len(found) < MAX_FUSED else ():
-                now = weighted + bool(weighted or self._reads_weights(reader))
+                weights = [n for n in self.graph.reads[reader] if n in self.graph.weights]
+                counts = [protobuf.element_count(self.graph.weights[n]) for n in weights]
+                now = weighted + bool(weighted or max(counts, default=0) >= MIN_DIFFERENT)
                 new = [n for n in self.graph.makes[reader] if n not in found]
                 found |= dict.fromkeys(new, now > 0)
                 queue += [(n, now) for n in new if n not in self.matches and now < 2]
         return [name for name, weighted in found.items() if weighted or name in self.matches]
-
-    def _reads_weights(self, node: int) -> bool:
-        weights = [n for n in self.graph.reads[node] if n in self.graph.weights]
-        counts = [protobuf.element_count(self.graph.weights[n]) for n in weights]
-        return max(counts, default=0) >= MIN_DIFFERENT
 
     def _compute(self, tensor: str, given: TensorMatch | None = None) -> Array | None:
         """Compute a tensor by the reference from the values recorded before it, and from `given`.
