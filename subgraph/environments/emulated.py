@@ -122,8 +122,18 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
     for name in ("lists/partial", "archives/partial"):
         (fetched / name).mkdir(parents=True)
     (fetched / "status").touch()  # nothing is installed, so that all is fetched
-    for command in _make_fetch_commands(processor, fetched):
-        run(command)
+    settings = {
+        "APT::Architecture": PROCESSORS[processor],
+        "APT::Architectures": PROCESSORS[processor],
+        "APT::Sandbox::User": "root",  # where root fetches: another user cannot write here
+        "Dir::State": fetched,
+        "Dir::State::status": fetched / "status",
+        "Dir::Cache": fetched,
+        "Debug::NoLocking": "1",
+    }
+    apt = ["apt-get", "-q", *flatten(("-o", f"{key}={value}") for key, value in settings.items())]
+    run([*apt, "update"])
+    run([*apt, *"install --download-only --yes --no-install-recommends".split(), *PACKAGES])
     packages = sorted((fetched / "archives").glob("*.deb"))
     if not packages:
         raise BackendError(
@@ -134,29 +144,6 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
     for package in packages:
         run(["dpkg-deb", "-x", str(package), str(folder)])
     shutil.rmtree(fetched)
-
-
-def _make_fetch_commands(processor: str, folder: Path) -> list[list[str]]:
-    """Return apt's command lines, with everything below a folder.
-
-    They fetch its lists, then the packages and the packages that these depend on.
-    """
-    settings = {
-        "APT::Architecture": PROCESSORS[processor],
-        "APT::Architectures": PROCESSORS[processor],
-        "APT::Sandbox::User": "root",  # where root fetches: another user cannot write here
-        "Dir::State": folder,
-        "Dir::State::status": folder / "status",
-        "Dir::Cache": folder,
-        "Debug::NoLocking": "1",
-    }
-    apt = [
-        "apt-get",
-        "-q",
-        *flatten(("-o", f"{key}={value}") for key, value in settings.items()),
-    ]
-    wanted = ["install", "--download-only", "--yes", "--no-install-recommends", *PACKAGES]
-    return [[*apt, "update"], [*apt, *wanted]]
 
 
 def find_python_version(processor: str) -> str:

@@ -206,7 +206,7 @@ def find_packages(files: Iterable[Path]) -> list[str]:
     return sorted(info.stem for info in found if info.suffix in (".dist-info", ".egg-info"))
 
 
-def find_imports() -> StringMap:
+def find_imports() -> dict[str, str]:
     """Return the files of all modules of the user that this process has imported, with digests."""
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     own = sorted(Path(name).absolute() for name in filter(None, names) if is_users(name))

@@ -342,29 +342,24 @@ def merge(parts: Parts, samples: int) -> RunResult:
         samples: The number of all samples.
     """
     passes = max((len(part.later) for _, part in parts), default=0)
-    merged = [
-        _merge([(group, part.nth(n + 1)) for group, part in parts], samples)
-        for n in range(passes + 1)
-    ]
+    merged = []
+    for number in range(1, passes + 2):
+        results = [part.nth(number) for _, part in parts]
+        if failed := next((result for result in results if result.failure), None):
+            merged.append(failed)  # of one part: that of all
+            continue
+        tensors: list[Records] = [{}] * samples
+        others: list[Strings] = [()] * samples
+        for (group, _), result in zip(parts, results, strict=True):
+            for place, k in enumerate(group):
+                tensors[k] = result.tensors[place]
+                others[k] = result.others[place]
+        build = sum(result.build for result in results)
+        run = sum(result.run for result in results)
+        stored = all(result.stored for result in results)
+        made = min((result.made for result in results), default=0.0)
+        merged.append(RunResult(tuple(tensors), tuple(others), None, build, run, stored, made))
     return replace(merged[0], later=tuple(merged[1:]))
-
-
-def _merge(parts: Parts, samples: int) -> RunResult:
-    """Return one pass of all parts; a failure of one part is that of all."""
-    if failed := next((part for _, part in parts if part.failure), None):
-        return failed
-    tensors: list[Records] = [{}] * samples
-    others: list[Strings] = [()] * samples
-    for group, part in parts:
-        for place, k in enumerate(group):
-            tensors[k] = part.tensors[place]
-            others[k] = part.others[place]
-    build = sum(part.build for _, part in parts)
-    run = sum(part.run for _, part in parts)
-    made = min((part.made for _, part in parts), default=0.0)
-    return RunResult(
-        tuple(tensors), tuple(others), None, build, run, all(part.stored for _, part in parts), made
-    )
 
 
 def load_or_run(

@@ -88,7 +88,14 @@ def main() -> None:
     server = Server(sys.argv[1])
     lines = _iter_requests(requests)
     word = next(lines)
-    _import_numpy()  # slow, and needed by every request: while the first one is on its way
+    # numpy without its thread pool, which takes half the CPU time: it only carries arrays here.
+    # Slow, and needed by every request: while the first one is on its way
+    key = "OPENBLAS_NUM_THREADS"
+    users = os.environ.get(key)
+    os.environ.setdefault(key, "1")
+    _ = np.ndarray
+    if users is None:
+        del os.environ[key]  # commands of a backend have their own numpy
     server.warm()
     answers = (_reply(server, line) for line in lines)
     for number, reply in enumerate(chain([Done()], answers)):
@@ -124,17 +131,6 @@ def _take_pipes() -> tuple[int, io.BufferedWriter]:
     return requests, replies
 
 
-def _import_numpy() -> None:
-    """Import numpy without its thread pool, which takes half the CPU time; numpy only carries
-    arrays here."""
-    key = "OPENBLAS_NUM_THREADS"
-    users = os.environ.get(key)
-    os.environ.setdefault(key, "1")
-    _ = np.ndarray
-    if users is None:
-        del os.environ[key]  # commands of a backend have their own numpy
-
-
 def _reply(server: Server, line: bytes) -> object:
     """Return the reply to a request.
 
@@ -152,23 +148,16 @@ def _reply(server: Server, line: bytes) -> object:
         what = "running the model needs more memory than is free"
         return ErrorReply(OutOfMemory(what, code="memory.exceeded").to_json())
     except OSError as e:  # while writing; functions that read raise InputError
-        return ErrorReply(_limit_or_disk(e, request).to_json())
+        if e.errno in (errno.ENOMEM, errno.EMFILE):
+            what = f"the process that runs the model has used up a limit: {e.strerror}"
+            return ErrorReply(ModelError(what, code="worker.limit").to_json())
+        folder = request.into if isinstance(request, RunRequest) else ""
+        # numpy may give no number
+        what = f"cannot write the tensors in {folder}: {e.strerror or e}"
+        hint = "free some space, or choose another folder with -o"
+        return ErrorReply(OutputError(what, hint, code="output.unwritable").to_json())
     except Exception as e:  # noqa: BLE001
         return InternalReply(f"{type(e).__name__}: {e}")
-
-
-def _limit_or_disk(e: OSError, request: Request) -> SubcutError:
-    """Return the error of a process that used up a limit of the system, or cannot write."""
-    if e.errno in (errno.ENOMEM, errno.EMFILE):
-        return ModelError(
-            f"the process that runs the model has used up a limit: {e.strerror}",
-            code="worker.limit",
-        )
-    folder = request.into if isinstance(request, RunRequest) else ""
-    what = f"cannot write the tensors in {folder}: {e.strerror or e}"  # numpy may give no number
-    return OutputError(
-        what, "free some space, or choose another folder with -o", code="output.unwritable"
-    )
 
 
 def _iter_requests(pipe: int) -> Iterator[bytes]:
@@ -298,11 +287,7 @@ class Server:
             case NamesRequest():
                 return self.names(request)
             case SourcesRequest():
-                # As first seen here.
-                self._sources = {
-                    **command_line.find_imports(),
-                    **self._sources,
-                }
+                self._sources = command_line.find_imports() | self._sources  # as first seen
                 return Sources(self._sources)
             case DropRequest():
                 self.models.pop(request.key, None)

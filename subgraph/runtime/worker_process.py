@@ -143,7 +143,12 @@ class WorkerProcess:
         while not self._replies.has_line():
             self._serve_pipes(max(min(check, end) - time.monotonic(), 0))
             if time.monotonic() >= check:
-                self._check_memory(memory)
+                resident = 0 if memory is None else self._process.resident_memory()
+                if memory is not None and resident > memory:
+                    how = f"was stopped at {resident >> 20} MiB, above {memory >> 20}"
+                    error = self.end(how, code="worker.died", signature="memory")
+                    error.process["memory"] = memory
+                    raise error
                 check = time.monotonic() + POLL
             if time.monotonic() >= end and not self._replies.has_line():
                 self.kill()
@@ -181,13 +186,6 @@ class WorkerProcess:
                 return
             self._printed += chunk
             del self._printed[:-KEPT_BYTES]
-
-    def _check_memory(self, memory: int | None) -> None:
-        if memory is not None and (resident := self._process.resident_memory()) > memory:
-            how = f"was stopped at {resident >> 20} MiB, above {memory >> 20}"
-            error = self.end(how, code="worker.died", signature="memory")
-            error.process["memory"] = memory
-            raise error
 
     def last_lines(self) -> list[str]:
         """Return the last lines that the child and its processes printed in the last request."""

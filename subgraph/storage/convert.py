@@ -259,8 +259,15 @@ def _convert_type(array: Array, dtype: str, scale: Scale | None) -> tuple[Array,
         elif "int" in dtype:
             out, over = _to_integers(scale.steps(wide) if scale else array, dtype)
         else:
+            import ml_dtypes
+
+            # beyond the largest by more than half a step, which some types saturate
             out = array.astype(wanted)
-            over = _find_overflows(wide, dtype)
+            info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(wanted)
+            largest = float(info.max)
+            # between the largest and the one below it
+            step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)
+            over = np.abs(wide) > largest + step / 2
         back = scale.dequantize(out).astype(wide.dtype) if scale else out.astype(wide.dtype)
     over = finite & (over | ~np.isfinite(back))
     counted = finite & ~over
@@ -296,19 +303,6 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
     out[over] = high
     out[under] = low
     return out.astype(tensors.np_dtype(dtype)), over | under
-
-
-def _find_overflows(wide: Array, dtype: str) -> Array:
-    """Find values beyond a float type's largest by more than half a step, which some types
-    saturate."""
-    import ml_dtypes
-
-    info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
-    largest = float(info.max)
-    # Between the largest and the one below it.
-    step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)
-    beyond: Array = np.abs(wide) > largest + step / 2
-    return beyond
 
 
 def encode_raw(array: Array, dtype: str) -> bytes:

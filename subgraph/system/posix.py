@@ -437,18 +437,19 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
         found.update(_find_orphans())
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
-            if _has_mark(pid, mark):
+            if sys.platform == "linux":  # a tenth of the time of psutil, which reads more
+                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                is_marked = f"{MARK}={mark}".encode() in variables
+            else:
+                is_marked = bool(psutil.Process(pid).environ().get(MARK) == mark)
+            if is_marked:
                 found.add(psutil.Process(pid))
-    return [process for process in found if _lives_outside(process, leader)]
-
-
-def _has_mark(pid: int, mark: str) -> bool:
-    if sys.platform == "linux":  # a tenth of the time of psutil, which reads more
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        found = f"{MARK}={mark}".encode() in variables
-    else:
-        found = bool(psutil.Process(pid).environ().get(MARK) == mark)
-    return found
+    outside = []
+    for process in found:
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) != leader and process.status() != psutil.STATUS_ZOMBIE:
+                outside.append(process)
+    return outside
 
 
 def _find_orphans() -> list[psutil.Process]:
@@ -467,13 +468,6 @@ def _find_orphans() -> list[psutil.Process]:
             else:
                 orphans.append(child)
     return orphans
-
-
-def _lives_outside(process: psutil.Process, group: int) -> bool:
-    try:
-        return os.getpgid(process.pid) != group and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, ProcessLookupError):
-        return False
 
 
 # ------------------------------------------------------------ own end
@@ -506,23 +500,6 @@ def interrupts_delayed() -> AbstractContextManager[None]:
 # ------------------------------------------------------------ limits
 
 
-def _group_memory() -> float:
-    """Return the bytes that the control group of this process, as of a container, leaves it;
-    infinity without one."""
-    free = math.inf
-    for most, used, kept in GROUP_FILES:
-        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
-            limit, taken = (
-                int((GROUPS / name).read_text(encoding="ascii")) for name in (most, used)
-            )
-            lines = (
-                (GROUPS / used).with_name("memory.stat").read_text(encoding="ascii").splitlines()
-            )
-            cached = sum(int(line.split()[1]) for line in lines if line.startswith(f"{kept} "))
-            free = min(free, max(limit - taken + cached, 0))
-    return free
-
-
 def free_memory() -> int:
     """Return the bytes that one process may use without a limit of the user."""
     try:
@@ -532,7 +509,16 @@ def free_memory() -> int:
             )
     except (OSError, StopIteration):
         free = psutil.virtual_memory().available
-    return int(min(free, _group_memory()) * MEMORY_SHARE)
+    # what the control group of this process, as of a container, leaves it
+    for most, used, kept in GROUP_FILES:
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
+            limit = int((GROUPS / most).read_text(encoding="ascii"))
+            taken = int((GROUPS / used).read_text(encoding="ascii"))
+            statistics = (GROUPS / used).with_name("memory.stat").read_text(encoding="ascii")
+            lines = (line for line in statistics.splitlines() if line.startswith(f"{kept} "))
+            cached = sum(int(line.split()[1]) for line in lines)
+            free = min(free, max(limit - taken + cached, 0))
+    return int(free * MEMORY_SHARE)
 
 
 def cores() -> int:

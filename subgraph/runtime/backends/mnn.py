@@ -138,11 +138,19 @@ class _Module:
         Raises:
             Refused: a number needs more than MNN's 32 bits. ModelError: it failed.
         """
+        variables = []
         arrays = _foreign.input_arrays(feeds, self._inputs)
-        variables = [
-            self._make_variable(array, port)
-            for array, port in zip(arrays, self._inputs, strict=True)
-        ]
+        for array, port in zip(arrays, self._inputs, strict=True):
+            held, name = HELD_TYPES.get(port.dtype, HELD_INTEGER)
+            with np.errstate(over="ignore"):
+                cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
+            if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
+                raise Refused(
+                    f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers",
+                    code="backend.unsupported-type",
+                )
+            dtype = getattr(self._expr, name)
+            variables.append(self._expr.const(cast, list(cast.shape), self._expr.NCHW, dtype))
         results = self._module.onForward(variables)
         if len(results) != len(self._outputs):  # MNN only prints its error
             raise ModelError(
@@ -160,17 +168,6 @@ class _Module:
                 values[port.name] = _foreign.as_declared(array, port)
         return values
 
-    def _make_variable(self, array: Any, port: _foreign.Port) -> Any:
-        held, name = HELD_TYPES.get(port.dtype, HELD_INTEGER)
-        with np.errstate(over="ignore"):
-            cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
-        if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
-            raise Refused(
-                f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers",
-                code="backend.unsupported-type",
-            )
-        return self._expr.const(cast, list(cast.shape), self._expr.NCHW, getattr(self._expr, name))
-
 
 def error_text(error: Exception) -> str:
     """Return MNN's error text, or that of its cause if there is one."""
@@ -187,17 +184,8 @@ def _convert(model: Path, path: Path) -> Path:
         Refused: the converter wrote nothing; with its reasons.
     """
     tools: Any = _foreign.package("_tools", "mnn")
-    words = [
-        "mnnconvert",
-        "-f",
-        "ONNX",
-        "--modelFile",
-        str(model),
-        "--MNNModel",
-        str(path),
-        "--bizCode",
-        "subcut",
-    ]
+    words = "mnnconvert -f ONNX --bizCode subcut --modelFile".split()
+    words += [str(model), "--MNNModel", str(path)]
     tools.mnnconvert(words)
     if not path.is_file():
         # again with its output captured; captured at first, it would be lost in a crash

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from functools import cache
 from importlib import import_module, util
 from pathlib import Path
@@ -102,7 +101,13 @@ def load(model: Path, options: Fields) -> Run:
         # raises if the device or a property is at fault
         _computes_in(device, tuple(sorted(config.items())))
         raise
-    positions = _find_positions(compiled, inputs)
+    # the same position, since an input that is also an output has lost its name
+    positions = {i: i for i in range(len(inputs))}
+    if len(compiled.inputs) != len(inputs):  # unread inputs are gone
+        names = {}
+        for i, port in enumerate(compiled.inputs):
+            names.update(dict.fromkeys(port.names, i))
+        positions = {i: names[port.name] for i, port in enumerate(inputs) if port.name in names}
     counts = len(positions), len(compiled.outputs)
     _foreign.require_ports("openvino", counts, compiled.inputs, outputs)
     request = compiled.create_infer_request()
@@ -112,24 +117,17 @@ def load(model: Path, options: Fields) -> Run:
         for i, position in positions.items():
             request.set_input_tensor(position, _make_tensor(arrays[i]))
         request.infer()
-        results = [_copy_array(request.get_output_tensor(i)) for i in range(len(outputs))]
-        return {port.name: array for port, array in zip(outputs, results, strict=True)}
+        values: Values = {}
+        for i, port in enumerate(outputs):
+            tensor = request.get_output_tensor(i)
+            is_bfloat16 = tensor.element_type == _import_runtime().Type.bf16
+            # the bits come as float16; a copy, since the next run overwrites its memory
+            data = tensor.data.view(np.uint16) if is_bfloat16 else tensor.data
+            array = data.copy()
+            values[port.name] = array.view(np_dtype("bfloat16")) if is_bfloat16 else array
+        return values
 
     return run
-
-
-def _find_positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
-    """Find the position of each input in the compiled model.
-
-    The same position, since an input that is also an output has lost its name; by name if unread
-    inputs are gone.
-    """
-    if len(compiled.inputs) == len(inputs):
-        return {i: i for i in range(len(inputs))}
-    names = {}
-    for i, port in enumerate(compiled.inputs):
-        names.update(dict.fromkeys(port.names, i))
-    return {i: names[port.name] for i, port in enumerate(inputs) if port.name in names}
 
 
 def _import_runtime() -> Any:
@@ -216,13 +214,6 @@ def _make_tensor(array: Any) -> Any:
     tensor = ov.Tensor(ov.Type.bf16, ov.Shape(list(array.shape)))
     tensor.data.view(np.uint16)[...] = array.view(np.uint16)
     return tensor
-
-
-def _copy_array(tensor: Any) -> Any:
-    """Return a copy of an output, since the next run overwrites its memory."""
-    if tensor.element_type == _import_runtime().Type.bf16:  # the bits come as float16
-        return tensor.data.view(np.uint16).copy().view(np_dtype("bfloat16"))
-    return tensor.data.copy()
 
 
 def error_text(error: Exception) -> str:

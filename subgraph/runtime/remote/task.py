@@ -125,7 +125,12 @@ def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
             "put them there under the same path, or use a shared file system",
             code="executor.other-files",
         )
-    workers = _find_workers(candidate)
+    key = digest(json.dumps(to_json(candidate), default=str))
+    with _lock:  # its processes are kept from task to task
+        if key not in _pools:
+            _pools[key] = Workers(candidate)
+            atexit.register(_pools[key].close)
+        workers = _pools[key]
     job = task.job
     if job is None:
         return TaskReply(about=workers.about()), {}
@@ -153,20 +158,6 @@ def has_files(job: Job) -> bool:
     """Return whether this machine has the model and its inputs."""
     files = flatten(record.files for record in flatten(job.feeds))
     return all(Path(file).is_file() for file in (str(job.model), *files))
-
-
-def _find_workers(candidate: Candidate) -> Workers:
-    """Return the processes of a candidate on this machine, kept from task to task.
-
-    Raises:
-        BackendError: none can be started.
-    """
-    key = digest(json.dumps(to_json(candidate), default=str))
-    with _lock:
-        if key not in _pools:
-            _pools[key] = Workers(candidate)
-            atexit.register(_pools[key].close)
-        return _pools[key]
 
 
 # ------------------------------------------------------------ the leash
