@@ -28,7 +28,7 @@ from benchmarks import machine
 from benchmarks.measure import floor
 from benchmarks.report import table
 from fixtures import threads, toy_releases
-from subgraph.questions.blame.answer import states
+from subgraph.questions.blame.answer import format_states
 
 CASES = Path("fixtures/cases").resolve()
 BUILD = Path("build/blame")
@@ -127,7 +127,7 @@ def _row(fault: Fault) -> list[str]:
         str(found["installs"]),
         seconds,
         " or ".join("+".join(names) for names in found["passes"]),
-        states(found["versions"]["tried"]) if found["versions"] else "",
+        format_states(found["versions"]["tried"]) if found["versions"] else "",
         f"{len(proven)} of {len(found['cures'])} ({kinds})" if found["cures"] else "none",
         f"{best:.2f}" if best else "",
     ]

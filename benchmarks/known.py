@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.known_case import examples
 from subgraph.commands.lint import find_release
 from subgraph.inspection import known
-from subgraph.inspection.known import HOME, Entry, numbers
+from subgraph.inspection.known import HOME, Entry, parse_release
 from subgraph.questions.sweep.sweep import BAD, open_sweep
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse
@@ -66,7 +66,10 @@ def _with(entry: Entry, version: str, ends: Counter[SweepOutcome], date: str) ->
         )
         return entry
     return replace(
-        entry, wrong=sorted(wrong, key=numbers), right=sorted(right, key=numbers), date=date
+        entry,
+        wrong=sorted(wrong, key=parse_release),
+        right=sorted(right, key=parse_release),
+        date=date,
     )
 
 
@@ -127,7 +130,7 @@ def _link(thread: str) -> str:
 
 def write_pages() -> None:
     """Write a page per runtime in docs/known/, and the table of these pages in docs/known.md."""
-    every = known.entries()
+    every = known.list_entries()
     head = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
     runtimes = list(dict.fromkeys(entry.runtime for entry in every))
     FOLDER.mkdir(exist_ok=True)
@@ -150,7 +153,7 @@ def main(words: Sequence[str]) -> int:
     for spec in (word for word in words if word != ALL):
         candidate = replace(parse(spec), timeout=30.0)
         release = find_release(candidate)
-        every = known.entries(runtime=known.find_runtime(candidate.backend, candidate.device))
+        every = known.list_entries(runtime=known.find_runtime(candidate.backend, candidate.device))
         entries = [e for e in every if ALL in words or not e.was_tried(release)]
         for entry in tried(candidate, entries) if entries else ():
             (HOME / f"{entry.path}.toml").write_text(render(entry), encoding="utf-8")

@@ -18,8 +18,8 @@ from subgraph.graph import graph as graphs
 from subgraph.inspection.known import Entry, KnownCase
 from subgraph.questions.sweep.operator_tests import MODEL, Example
 from subgraph.runtime.worker import Worker
-from subgraph.storage.digest import digest, file_digest
-from subgraph.system import free_memory
+from subgraph.storage.digest import digest, digest_file
+from subgraph.system import measure_free_memory
 
 RTOL, ATOL = 1e-3, 1e-5  # what is known to be wrong is wrong by more
 TIMEOUT = 60.0  # seconds for one case: the models are tiny
@@ -43,7 +43,9 @@ def examples(entries: Iterable[Entry], scratch: Path) -> Iterator[tuple[Entry, E
 
 def open_evaluator() -> Worker:
     """The process that cases run in."""
-    return Worker(str(Path(known_case_backend.__file__)), timeout=TIMEOUT, bounded=free_memory())
+    return Worker(
+        str(Path(known_case_backend.__file__)), timeout=TIMEOUT, bounded=measure_free_memory()
+    )
 
 
 def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -> Example:
@@ -75,5 +77,5 @@ def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -
         )
         for kind in (IN, OUT)
     )
-    key = digest("known case/2", file_digest(file), drawing)
+    key = digest("known case/2", digest_file(file), drawing)
     return Example(entry.name, file, inputs, wanted, RTOL, ATOL, key)

@@ -19,7 +19,7 @@ from subgraph.errors import InputError
 from subgraph.graph.value_types import read_type
 from subgraph.runtime.backends.onnx_reference import open_evaluator
 from subgraph.runtime.load_inputs import MAX_RANDOM
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array
 
 IN, OUT = "i/", "o/"  # how the names of values begin
@@ -80,6 +80,6 @@ def drawn(value: Any, random: np.random.Generator, options: Mapping[str, Any]) -
             f"'{value.name}' has a size that is not known, or too large", code="known.open-size"
         )
     if value.name in options["values"]:
-        return np.array(options["values"][value.name]).astype(np_dtype(dtype)).reshape(dims)
+        return np.array(options["values"][value.name]).astype(find_dtype(dtype)).reshape(dims)
     low, high = options["ranges"].get(value.name, (options["low"], options["high"]))
-    return random.uniform(low, high, dims).astype(np_dtype(dtype))
+    return random.uniform(low, high, dims).astype(find_dtype(dtype))

@@ -149,11 +149,13 @@ def _show_in_notebook() -> None:
     for module, names in _SHOWN.items():
         for name in names.split():
             html.for_type_by_name(
-                f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").html(it)
+                f"subgraph.{module}",
+                name,
+                lambda it: import_module("subgraph.notebook").render_html(it),
             )
     for module, name in (("graph.cut", "Cut"), ("graph.graph", "Graph")):
         svg.for_type_by_name(
-            f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").drawing(it)
+            f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").draw_graph(it)
         )
 
 

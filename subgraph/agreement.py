@@ -22,7 +22,7 @@ from subgraph.project import Project, parse_seconds
 from subgraph.questions.bisection.bisection import Bisection
 from subgraph.questions.bisection.options import BisectionOptions
 from subgraph.results.bisect import BisectDocument
-from subgraph.runtime.python_values import Inputs, input_arguments
+from subgraph.runtime.python_values import Inputs, make_input_arguments
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.search import Settings
 from subgraph.storage.store import Store
@@ -100,7 +100,7 @@ def find_disagreement(
             settings,
             model,
             None,
-            InputOptions(list(input_arguments(inputs)), seed, sizes),
+            InputOptions(list(make_input_arguments(inputs)), seed, sizes),
             CriterionOptions(criterion),
             RuntimeOptions(reference=reference),
             ResultOptions(trust=trust),
@@ -175,11 +175,13 @@ def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
     case = next((finding.case for finding in shown.findings if finding.case), None)
     places = {name: place for name, place in (("case", case), ("report", shown.report)) if place}
     lines += [f"{name}: {place}" for name, place in places.items()]
-    lines += [f"next: {system.join(reports.replay_words(shown, case))}"] if case else []
+    lines += [f"next: {system.join(reports.make_replay_command(shown, case))}"] if case else []
     return Disagreement(lines, places)
 
 
 def _iter_causes(document: BisectDocument) -> Iterable[str]:
     """Yield the causes of the first finding, as far as they are known: an optimizer, rounding, a
     bug."""
-    return (line for finding in document.findings[:1] if (line := reports.evidence(finding)[0]))
+    return (
+        line for finding in document.findings[:1] if (line := reports.find_evidence(finding)[0])
+    )

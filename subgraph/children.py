@@ -59,7 +59,7 @@ class Ended(NamedTuple):
             )
 
 
-def python(*words: str | Path, of: Path | None = None) -> list[str]:
+def make_python_command(*words: str | Path, of: Path | None = None) -> list[str]:
     """Return the command line of a Python, subcut's own or that `of` an environment: the only way
     to start one.
 

@@ -1,6 +1,6 @@
 """Documents: frozen dataclasses <-> JSON. A dataclass is the only description of a document:
-`to_json` writes it, `from_json` reads and checks a file that anybody may have edited, and `schema`
-publishes it.
+`to_json` writes it, `from_json` reads and checks a file that anybody may have edited, and
+`make_schema` publishes it.
 
 A field may be a text, a truth value, a number, None, an enumeration, a `Literal`, a sequence, a
 tuple, a map by text, another dataclass, or a union of these whose members differ in JSON. A field
@@ -474,7 +474,7 @@ def _show(value: Any) -> str:
 # ------------------------------------------------------------ the schema
 
 
-def schema(kind: type) -> JsonObject:
+def make_schema(kind: type) -> JsonObject:
     """Return the JSON Schema (draft 2020-12) of a document, which allows further fields."""
     defs: JsonObject = {}
     return (

@@ -1,8 +1,8 @@
 """Results -> HTML for notebooks: drawings of graphs and cuts, reports as in a terminal.
 
 The HTML has no scripts and loads nothing. It takes the notebook's own colors, so that it is
-readable in dark ones too; words repeat the colors. `subgraph` names `html` and `drawing` to
-IPython for the types that are registered here.
+readable in dark ones too; words repeat the colors. `subgraph` names `render_html` and `draw_graph`
+to IPython for the types that are registered here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from html import escape
 from typing import Any
 
 from subgraph.drawing.layout import Drawer
-from subgraph.drawing.svg import Marks, svg
+from subgraph.drawing.svg import Marks, draw_svg
 from subgraph.graph.cut import Cut
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
@@ -44,7 +44,7 @@ COLORS = {"agree": "#1b7f3b", "fail": "#c0392b", "unresolved": "#b07800"}
 
 
 @singledispatch
-def html(item: Any) -> str:
+def render_html(item: Any) -> str:
     """Return a result as HTML.
 
     Raises:
@@ -54,7 +54,7 @@ def html(item: Any) -> str:
 
 
 @singledispatch
-def drawing(item: Any) -> str:
+def draw_graph(item: Any) -> str:
     """Draw a graph or a cut as SVG, groups closed.
 
     Raises:
@@ -63,15 +63,15 @@ def drawing(item: Any) -> str:
     raise TypeError(f"{type(item).__name__} has no drawing")
 
 
-@drawing.register
+@draw_graph.register
 def _(graph: Graph) -> str:
     drawer = Drawer(make_network(graph))
-    return svg(
+    return draw_svg(
         drawer.layout(drawer.tree.choose_open(MAX_BOXES), DRAWING_WIDTH), title=graph.path.name
     )
 
 
-@drawing.register
+@draw_graph.register
 def _(cut: Cut) -> str:
     region = cut.region
     return _draw_around(
@@ -90,24 +90,24 @@ def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) ->
     marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))
     drawer = Drawer(whole.part(shown))
     keys = drawer.tree.choose_open(MAX_BOXES) | drawer.tree.find_partial(marks.region)
-    return svg(drawer.layout(keys, DRAWING_WIDTH), marks, f"{graph.path.name}, a part")
+    return draw_svg(drawer.layout(keys, DRAWING_WIDTH), marks, f"{graph.path.name}, a part")
 
 
-@html.register
+@render_html.register
 def _(graph: Graph) -> str:
     ends = f"{_format_words(graph.inputs)} → {_format_words(graph.outputs)}"
     return (
         f"<p><b>{_escape(graph.path.name)}</b>: {count(graph.nodes, 'node')},"
-        f" {ends}</p>{drawing(graph)}"
+        f" {ends}</p>{draw_graph(graph)}"
     )
 
 
-@html.register
+@render_html.register
 def _(cut: Cut) -> str:
-    return f"{html(cut.region)}{drawing(cut)}"
+    return f"{render_html(cut.region)}{draw_graph(cut)}"
 
 
-@html.register
+@render_html.register
 def _(region: Region) -> str:
     ends = (
         f"{_format_words(region.start)} → {_format_words(region.end)}: "
@@ -120,23 +120,23 @@ def _(region: Region) -> str:
     return f"<p>{ends}{nodes}, {tensors}</p>"
 
 
-@html.register
+@render_html.register
 def _(verdict: Verdict) -> str:
-    return _render_status(verdict.status, verdict.why) + "".join(map(html, verdict.outputs))
+    return _render_status(verdict.status, verdict.why) + "".join(map(render_html, verdict.outputs))
 
 
-@html.register
+@render_html.register
 def _(judgement: Judgement) -> str:
     where = f"{judgement.name} {judgement.sample}".rstrip()
     return _render_status(judgement.status, f"{where}: {judgement.why}")
 
 
-@html.register
+@render_html.register
 def _(comparison: Comparison) -> str:
     return _wrap_scrolling(_format_plain(text_report.render_compared(comparison.result)))
 
 
-@html.register
+@render_html.register
 def _(plan: PlanDocument) -> str:
     """Show the answer, and if a score judged it, the curve of the score over what is kept."""
     kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.result.kept or ())
@@ -145,7 +145,7 @@ def _(plan: PlanDocument) -> str:
     return f"<p>{_escape(plan.says)}</p>{drawn}{_wrap_scrolling(_format_plain(kept))}"
 
 
-@html.register
+@render_html.register
 def _(step: Step) -> str:
     what = count(step.items, "item") if step.items else "whole model"
     outcome = _format_status(step.outcome.value)
@@ -155,7 +155,7 @@ def _(step: Step) -> str:
     )
 
 
-@html.register
+@render_html.register
 def _(findings: Findings) -> str:
     """Show the outcome, and a line per finding with its nodes, or its items if they have no
     names."""
@@ -167,7 +167,7 @@ def _(findings: Findings) -> str:
     return _format_plain("\n".join(lines))
 
 
-@html.register
+@render_html.register
 def _(bisection: Bisection) -> str:
     """Show the report in text once it ended, with the first finding drawn; before, how far
     it is."""

@@ -25,7 +25,7 @@ from zlib import crc32
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.lazy import metadata
-from subgraph.text import clean, nearest
+from subgraph.text import clean, find_nearest
 from subgraph.types import StringMap
 
 HOME = Path(__file__).parent
@@ -55,14 +55,14 @@ def takes(function: Callable[..., object], *arguments: object) -> bool:
     return True
 
 
-def names(kind: str) -> list[str]:
+def list_names(kind: str) -> list[str]:
     """Return the names of one kind: those of subcut's own files, then those of installed packages,
     each sorted."""
-    own = own_names(kind)
+    own = list_own_names(kind)
     return own + sorted(set(_find_entry_points(kind)) - set(own))
 
 
-def own_names(kind: str) -> list[str]:
+def list_own_names(kind: str) -> list[str]:
     """Return the names of subcut's own files, sorted. Plugins of installed packages are left out,
     because to look for them takes 30 ms."""
     stems = sorted(
@@ -105,13 +105,13 @@ def load(kind: str, name: str) -> ModuleType:
         "lint": "lint rule",
         "rewrites": "rewriting",
     }.get(kind, kind.removesuffix("s"))
-    close = nearest(name, names(kind))
+    close = find_nearest(name, list_names(kind))
     raise UnknownName(
         f"no {noun} '{name}'", "" if close else "give a path", close, code="plugin.unknown"
     )
 
 
-def help_of(kind: str, name: str) -> str:
+def read_help(kind: str, name: str) -> str:
     """Return the first line of a plugin's docstring, read without importing it."""
     path = _find_file(kind, name)
     if not path.is_file():
@@ -129,7 +129,7 @@ def defines(kind: str, name: str, function: str) -> bool:
     )
 
 
-def constant(kind: str, name: str, constant: str) -> object:
+def read_constant(kind: str, name: str, constant: str) -> object:
     """Return the value to which a plugin that is a file sets a name; it is read without importing
     it, None if it is absent or no literal."""
     for node in _read_body(kind, name):
@@ -183,7 +183,7 @@ class _FromSource(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def user_spec(name: str, path: Path) -> ModuleSpec:
+def make_user_spec(name: str, path: Path) -> ModuleSpec:
     """Return the module specification of a Python file that a user wrote."""
     spec = util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     assert spec
@@ -197,7 +197,7 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     name = f"subcut_plugin_{path.stem}_{crc32(os.fsencode(path)):08x}"
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file", code="plugin.not-python")
-    spec = user_spec(name, path)
+    spec = make_user_spec(name, path)
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
     if str(path.parent) not in sys.path:

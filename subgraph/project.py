@@ -21,7 +21,7 @@ from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
 from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.text import clean, is_text, list_some, nearest, split_signature
+from subgraph.text import clean, find_nearest, is_text, list_some, split_signature
 from subgraph.types import JsonObject, frozen
 
 # Of `--weights`, in place of a file: drawn from a seed.
@@ -235,7 +235,7 @@ def _check(file: Path, key: str, value: Any) -> Any:
     if key not in KEYS:
         raise UnknownName(
             f"{file}: unknown key '{key}'",
-            nearest=nearest(key, KEYS)[:1],
+            nearest=find_nearest(key, KEYS)[:1],
             code="project.unknown-key",
         )
     kind = KEYS[key]
@@ -351,7 +351,9 @@ def _require_existing(path: Path, named_by: str) -> Path:
         files = path.parent.iterdir() if path.parent.is_dir() else ()
         beside = [str(p) for p in files if p.suffix in (".onnx", ".tflite")]
         raise UnknownName(
-            f"no file {path}{named_by}", nearest=nearest(str(path), beside), code="file.not-found"
+            f"no file {path}{named_by}",
+            nearest=find_nearest(str(path), beside),
+            code="file.not-found",
         )
     return path
 

@@ -57,7 +57,7 @@ SCHEMAS: StringMap = {
 }
 
 
-def types_of(schema: str) -> list[type]:
+def list_types(schema: str) -> list[type]:
     """Return the dataclasses that describe the documents of a schema of `SCHEMAS`, one per form.
 
     Args:
@@ -67,15 +67,15 @@ def types_of(schema: str) -> list[type]:
     return [getattr(import_module(f"subgraph.{module}"), name) for module, name in places]
 
 
-def json_schema(schema: str) -> JsonObject:
+def make_json_schema(schema: str) -> JsonObject:
     """Return the JSON Schema of the documents of a schema of `SCHEMAS`, with the headline and the
     next commands that `--json` adds.
 
     Args:
         schema: The name of the schema.
     """
-    kinds: Any = reduce(or_, types_of(schema))
-    rule = documents.schema(kinds)
-    answer = documents.schema(CommandAnswer)["$defs"]
+    kinds: Any = reduce(or_, list_types(schema))
+    rule = documents.make_schema(kinds)
+    answer = documents.make_schema(CommandAnswer)["$defs"]
     properties = answer[CommandAnswer.__name__]["properties"]
     return {**rule, "$defs": {**answer, **rule.get("$defs", {})}, "properties": properties}

@@ -172,7 +172,7 @@ def _require_agreement(
     from subgraph import system
     from subgraph.agreement import Search, find_disagreement
     from subgraph.errors import SubcutError
-    from subgraph.storage.folders import safe_name
+    from subgraph.storage.folders import make_safe_name
 
     words = ["pytest", *(["--subcut"] if isinstance(item, ModelTest) else []), item.nodeid]
     typed = item.config.getoption("subcut_output")
@@ -180,7 +180,7 @@ def _require_agreement(
     place = Path(settings.get("output", typed, item.config.rootpath / OUTPUT)).absolute()
     if place.is_relative_to(Path.cwd()):
         place = place.relative_to(Path.cwd())
-    output = place / safe_name(item.nodeid)
+    output = place / make_safe_name(item.nodeid)
     search = Search(output, item.config.getoption("subcut_max_time"), system.join(words))
     try:
         found = find_disagreement(settings, model, candidate, inputs, search, **more)

@@ -31,7 +31,7 @@ _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
 # A name that no sentence shows in full, unless it is the folder of a case, which users copy.
 LONG_NAME = r"(?<![^\s(),'\"])(?![^\s(),'\"]*/culprit)[^\s(),'\"]{81,}"
 MIN_LABEL = 6  # columns of a label that still distinguishes names
-MAX_SHORTLIST = 200  # names that `nearest` compares in full
+MAX_SHORTLIST = 200  # names that `find_nearest` compares in full
 
 
 def clean(name: str) -> str:
@@ -99,10 +99,10 @@ def split_signature(path: Path) -> tuple[Path, str]:
     return (Path(f"{file}.tflite"), signature) if suffix and signature else (path, "")
 
 
-def cell(text: str) -> str:
+def format_cell(text: str) -> str:
     """Return a text for a cell of a spreadsheet: cleaned, and it never starts a formula.
 
-    >>> cell("=1+1\\n")
+    >>> format_cell("=1+1\\n")
     "'=1+1"
     """
     shown = clean(text)
@@ -134,11 +134,11 @@ def shorten(text: str, length: int = 120) -> str:
     return text if len(text) <= length else text[: length - 2] + " …"
 
 
-def short(name: str, length: int = 56) -> str:
+def omit_middle(name: str, length: int = 56) -> str:
     """Return a long name without its middle, at most `length` columns wide: names differ most at
     their end.
 
-    >>> short("/encoder/layer.11/attention/output/dense/MatMul", 24)
+    >>> omit_middle("/encoder/layer.11/attention/output/dense/MatMul", 24)
     '/encode…put/dense/MatMul'
     """
     if count_columns(name) <= length:
@@ -157,8 +157,8 @@ def short(name: str, length: int = 56) -> str:
 
 
 def shorten_names(text: str) -> str:
-    """Shorten the long names in a sentence, as `short` does; `selection.select` takes them."""
-    return re.sub(LONG_NAME, lambda name: short(name[0]), text)
+    """Shorten the long names of a sentence as `omit_middle` does; `selection.select` takes them."""
+    return re.sub(LONG_NAME, lambda name: omit_middle(name[0]), text)
 
 
 def make_distinct_labels(names: Iterable[str], length: int) -> StringMap:
@@ -168,7 +168,7 @@ def make_distinct_labels(names: Iterable[str], length: int) -> StringMap:
     >>> make_distinct_labels(names, 14).values()
     dict_values(['…cv1/act/Mul_…', '…cv2/act/Mul_…'])
     """
-    labels = {name: short(name, length) for name in names}
+    labels = {name: omit_middle(name, length) for name in names}
     alike: dict[str, list[str]] = {}
     for name, label in labels.items():
         alike.setdefault(label, []).append(name)
@@ -362,7 +362,7 @@ def format_size(number: int) -> str:
     return f"{number} bytes"
 
 
-def nearest(word: str, names: Iterable[str]) -> list[str]:
+def find_nearest(word: str, names: Iterable[str]) -> list[str]:
     """Return the three names most similar to `word`, best first; case does not matter.
 
     Compared in full (difflib) are the `MAX_SHORTLIST` names that share most pairs of letters.

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
-from subgraph.storage.digest import digest, file_digest
-from subgraph.system import config_home, is_private
+from subgraph.storage.digest import digest, digest_file
+from subgraph.system import find_config_home, is_private
 from subgraph.text import clean, count, list_some
 from subgraph.types import frozen
 
@@ -103,7 +103,7 @@ def _digest(code: NamedCode) -> str:
     contents = dict.fromkeys(map(str, sorted(code.files)), "")  # of files that cannot be read
     for file in contents:
         with suppress(OSError):
-            contents[file] = file_digest(Path(file))
+            contents[file] = digest_file(Path(file))
     return digest(code.origin, list(code.shown), json.dumps(code.settings, default=str), contents)
 
 
@@ -111,7 +111,7 @@ def _digest(code: NamedCode) -> str:
 
 
 def _find_trusted_file() -> Path | None:
-    home = config_home()
+    home = find_config_home()
     return home / "subcut" / "trusted" if home else None
 
 

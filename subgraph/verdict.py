@@ -163,7 +163,7 @@ class Verdict(Graded):
     def worst(self) -> Judgement | None:
         """The failing output with the largest relative error; without failing ones, the agreeing
         one."""
-        return max(self.outputs, key=gravity, default=None)
+        return max(self.outputs, key=compute_gravity, default=None)
 
     def largest_error(self, metric: str = "max_rel", unknown: float = 0.0) -> float:
         """Return the largest error of an output by a metric; `unknown` for one without it."""
@@ -236,7 +236,7 @@ def find_mute(judgements: Iterable[Judgement]) -> dict[str, str]:
 _ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 3}
 
 
-def gravity(judgement: Judgement) -> tuple[int, bool, float]:
+def compute_gravity(judgement: Judgement) -> tuple[int, bool, float]:
     """Return a key for `max`: failing before agreeing before unresolved.
 
     Remarkable labels come first, then the relative error decides.
@@ -259,14 +259,14 @@ def join_judgements(
     """
     failing = [j for j in judgements if j.fails]
     if failing:
-        first = max(failing, key=gravity)
+        first = max(failing, key=compute_gravity)
         # NaN, a wrong shape or a missing output is worse than a mismatch, and a mismatch is worse
         # than lost precision
         telling = next((j for j in failing if j.signature not in NUMBERS), first)
         return Status.FAIL, telling.signature, telling.why
     unknown = [j for j in judgements if j.is_unresolved and not is_mute(j)]
     if any(j.agrees for j in judgements) and not (every and unknown):
-        return Status.AGREE, None, max(judgements, key=gravity).why
+        return Status.AGREE, None, max(judgements, key=compute_gravity).why
     undecided = next(iter(unknown or judgements), None)
     if undecided is None:
         return Status.UNRESOLVED, None, "nothing was compared"

@@ -13,7 +13,7 @@ from subgraph.lazy import metadata
 __version__ = "0.1.0"
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Return the versions of subcut, Python and the packages that take part, without importing
     them."""
     python = ".".join(map(str, sys.version_info[:3]))
@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def install(extra: str) -> str:
+def make_install_command(extra: str) -> str:
     """Return the command that installs what an extra of subcut needs: `pip install
     'openvino>=2026.4,<2027'`.
 

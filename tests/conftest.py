@@ -25,7 +25,7 @@ from fixtures import ROOT, resnet50
 from subgraph.questions.sweep import operator_tests as operator_tests_module
 from subgraph.runtime.reference import Reference
 from subgraph.storage import store, tensors
-from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.digest import digest, digest_file
 from subgraph.system import Lock
 from tests.helpers import lent_workers
 from tests.helpers.budget import (
@@ -113,7 +113,7 @@ def operator_tests() -> Path:
     CPU."""
     made_by = [operator_tests_module.__file__, onnx.__file__, store.__file__, tensors.__file__]
     versions = f"{onnx.__version__} {np.__version__}"
-    word = digest(versions, *(file_digest(Path(str(name))) for name in made_by))[:16]
+    word = digest(versions, *(digest_file(Path(str(name))) for name in made_by))[:16]
     folder = ROOT / "build" / f"operator-tests-{word}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lock").touch()

@@ -18,7 +18,7 @@ import pytest
 
 import subgraph
 from subgraph import plugins
-from subgraph.children import python
+from subgraph.children import make_python_command
 from subgraph.system.shared import disable_telemetry
 from tests.helpers.chain_models import chain
 from tests.helpers.run_command import in_process, run_program
@@ -140,7 +140,7 @@ def each(modules: Iterable[str]) -> Callable[[Callable[[str], None]], Callable[[
 
 
 PACKAGES = sorted({module.rpartition(".")[0] for module in MODULES} - {""})
-BACKENDS = plugins.own_names("backends")
+BACKENDS = plugins.list_own_names("backends")
 PLUGINS = sorted(folder.replace("/", ".") for folder in plugins.FOLDERS.values())
 
 
@@ -452,7 +452,7 @@ def test_one_function_starts_python() -> None:
         m for m in MODULES for n in nodes(m) if isinstance(n, ast.Constant) and n.value == "-P"
     ]
     assert options == ["children"]
-    assert python("-m", "pip", of=Path("other"))[:2] == ["other", "-P"]
+    assert make_python_command("-m", "pip", of=Path("other"))[:2] == ["other", "-P"]
 
 
 def test_each_child_is_started_disable_telemetry() -> None:

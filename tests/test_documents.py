@@ -18,9 +18,9 @@ from subgraph.documents import (
     absent,
     from_json,
     json_key,
+    make_schema,
     part,
     read_document,
-    schema,
     to_json,
 )
 from subgraph.errors import InputError
@@ -138,7 +138,9 @@ def test_departure_from_the_shape_is_found_at_its_place(
 ) -> None:
     assert find_departure(RIGHT | change, Edited).partition(": ")[0] == place
     jsonschema = pytest.importorskip("jsonschema")
-    assert jsonschema.Draft202012Validator(schema(Edited)).is_valid(RIGHT | change) == (not place)
+    assert jsonschema.Draft202012Validator(make_schema(Edited)).is_valid(RIGHT | change) == (
+        not place
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_departure_in_a_part_is_found_at_its_key(document: object, place: str) -
 
 
 def test_schema_of_a_document_has_the_keys_of_its_parts() -> None:
-    rule = schema(Drawing)["$defs"]["Drawing"]
+    rule = make_schema(Drawing)["$defs"]["Drawing"]
     assert set(rule["properties"]) == {"title", "kind", "width", "depth"}
     assert rule["required"] == ["title", "width"]
 

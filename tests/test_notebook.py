@@ -71,7 +71,7 @@ class Checked(HTMLParser):
 def checked(item: Any) -> str:
     """The text of an item's HTML."""
     page = Checked()
-    page.feed(item if isinstance(item, str) else notebook.html(item))
+    page.feed(item if isinstance(item, str) else notebook.render_html(item))
     assert not page.open
     return re.sub(r"\s+", " ", page.text)
 
@@ -98,9 +98,9 @@ def test_graph_cut_and_region_are_drawn(odd: subgraph.Graph) -> None:
     piece = subgraph.cut(odd, end="<b>&")
     shown = checked(piece)
     assert "1 node" in shown and "<b>&" in shown
-    assert "\x1b" not in notebook.html(odd) and checked(piece.region) in shown
+    assert "\x1b" not in notebook.render_html(odd) and checked(piece.region) in shown
     for item in (odd, piece):
-        assert ElementTree.fromstring(notebook.drawing(item)).tag.endswith("svg")
+        assert ElementTree.fromstring(notebook.draw_graph(item)).tag.endswith("svg")
 
 
 def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
@@ -109,7 +109,7 @@ def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
     )
     assert checked(verdict).strip().endswith("<LSTM>")
     with pytest.raises(TypeError, match="int"):
-        notebook.html(3)
+        notebook.render_html(3)
 
 
 def test_plan_shows_its_curve() -> None:
@@ -125,14 +125,14 @@ def test_plan_shows_its_curve() -> None:
     )
     shown = checked(plan)
     assert shown.startswith(plan.says)
-    assert "<conv> Conv float32" in shown and notebook.html(plan).count("<svg") == 1
-    assert "<svg" not in notebook.html(
+    assert "<conv> Conv float32" in shown and notebook.render_html(plan).count("<svg") == 1
+    assert "<svg" not in notebook.render_html(
         replace(
             plan, trials=replace(plan.trials, tried=tried[:1]), result=replace(plan.result, kept=[])
         )
     )
     again = from_json(PlanDocument, json.loads(json.dumps(to_json(plan))))
-    assert notebook.html(again) == notebook.html(plan)
+    assert notebook.render_html(again) == notebook.render_html(plan)
 
 
 class Formatter(dict[tuple[str, str], Any]):
@@ -150,7 +150,10 @@ def test_ipython_is_told_of_all_results(
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: shell, raising=False)
     subgraph._show_in_notebook()
-    for kind, shown in (("text/html", notebook.html), ("image/svg+xml", notebook.drawing)):
+    for kind, shown in (
+        ("text/html", notebook.render_html),
+        ("image/svg+xml", notebook.draw_graph),
+    ):
         known = {(t.__module__, t.__name__) for t in shown.registry if t is not object}
         assert set(formatters[kind]) == known
         assert formatters[kind]["subgraph.graph.graph", "Graph"](odd) == shown(odd)

@@ -19,16 +19,16 @@ from tests.helpers.refusals import raises
 
 @pytest.mark.parametrize("kind", plugins.FOLDERS)
 def test_names_are_words_that_load(kind: str) -> None:
-    names = plugins.names(kind)
+    names = plugins.list_names(kind)
     assert names and all(re.fullmatch(r"[a-z0-9]+([-_][a-z0-9]+)*", name) for name in names)
     for name in names:
         assert plugins.load(kind, name).__doc__
-        assert plugins.help_of(kind, name)
+        assert plugins.read_help(kind, name)
 
 
 def test_hyphens_and_underscores_are_alike() -> None:
     assert plugins.load("metrics", "max-abs") is plugins.load("metrics", "max_abs")
-    assert "max_abs" in plugins.names("metrics")
+    assert "max_abs" in plugins.list_names("metrics")
 
 
 @pytest.mark.parametrize("name", ["max_abss", "__init__", "../plugins", "os.path", "", "max abs"])
@@ -49,7 +49,7 @@ def test_file_by_its_path(tmp_path: Path) -> None:
         '"""Half."""\n\ndef measure(reference, candidate):\n    """0.5"""\n    return 0.5\n'
     )
     module = plugins.load("metrics", str(path))
-    assert module.measure([], []) == 0.5 and plugins.help_of("metrics", str(path)) == "Half."
+    assert module.measure([], []) == 0.5 and plugins.read_help("metrics", str(path)) == "Half."
     assert plugins.load("metrics", str(path)) is module, "run once, however often it is asked for"
     assert sys.modules[module.__name__] is module
 
@@ -142,12 +142,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("installed")
 def test_installed_package_offers_more() -> None:
-    names = plugins.names("metrics")
+    names = plugins.list_names("metrics")
     assert names[-2:] == ["half", "wrong"] and names.count("rmse") == 1
     assert plugins.load("metrics", "half").measure([], []) == 0.5
     # ours come first
     assert plugins.load("metrics", "rmse").__name__ == "subgraph.comparison.metrics.rmse"
-    assert has_line(plugins.help_of("metrics", "half"), "subcut_half.half")
+    assert has_line(plugins.read_help("metrics", "half"), "subcut_half.half")
 
 
 @pytest.mark.usefixtures("installed")

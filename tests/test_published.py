@@ -34,8 +34,8 @@ def test_each_schema_that_is_written_is_published() -> None:
 
 @pytest.mark.parametrize("schema", published.SCHEMAS)
 def test_each_schema_has_a_json_schema_and_a_line_in_the_docs(schema: str) -> None:
-    rule = published.json_schema(schema)
+    rule = published.make_json_schema(schema)
     pytest.importorskip("jsonschema").Draft202012Validator.check_schema(rule)
-    for kind in published.types_of(schema):
+    for kind in published.list_types(schema):
         assert "schema" in {field.name for field in fields(kind)}
     assert f"`{schema}`" in PAGE

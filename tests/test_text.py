@@ -11,10 +11,10 @@ from subgraph.text import (
     clean,
     clean_lines,
     count,
+    find_nearest,
     format_large,
     is_text,
-    nearest,
-    short,
+    omit_middle,
     shorten,
     shorten_names,
 )
@@ -70,22 +70,22 @@ def test_counted_nouns() -> None:
     [("pool2", "pool1"), ("RES2A_RELU", "res2a_relu"), ("cov1", "conv1"), ("res2a", "res2a_relu")],
 )
 def test_the_nearest_comes_first(word: str, best: str) -> None:
-    assert nearest(word, ["conv1", "pool1", "res2a_relu", "fc1000", "prob"])[0] == best
+    assert find_nearest(word, ["conv1", "pool1", "res2a_relu", "fc1000", "prob"])[0] == best
 
 
 @given(st.text(min_size=1), st.lists(st.text(), max_size=30))
 def test_name_that_exists_is_its_own_nearest(word: str, others: list[str]) -> None:
-    assert nearest(word, [*others, word])[0].lower() == word.lower()
+    assert find_nearest(word, [*others, word])[0].lower() == word.lower()
 
 
 def test_names_are_shortened_in_the_middle() -> None:
-    assert short("/layer1/0/conv/Conv", 40) == "/layer1/0/conv/Conv"
-    found = short("/encoder/layer.11/attention/output/dense/MatMul", 24)
+    assert omit_middle("/layer1/0/conv/Conv", 40) == "/layer1/0/conv/Conv"
+    found = omit_middle("/encoder/layer.11/attention/output/dense/MatMul", 24)
     assert found == "/encode…put/dense/MatMul"
-    assert len(short("卷" * 90, 24)) <= 13, "such characters are twice as wide"
+    assert len(omit_middle("卷" * 90, 24)) <= 13, "such characters are twice as wide"
 
 
 def test_long_names_in_a_sentence_lose_their_middle() -> None:
     name = ";".join(f"model/activation_{k}/Relu" for k in range(9))
-    assert shorten_names(f"at {name} (CONV_2D)") == f"at {short(name)} (CONV_2D)"
+    assert shorten_names(f"at {name} (CONV_2D)") == f"at {omit_middle(name)} (CONV_2D)"
     assert shorten_names("at /down/pool/MaxPool") == "at /down/pool/MaxPool"

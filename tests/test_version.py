@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.version import versions
+from subgraph.version import list_versions
 
 Installed = Callable[[Mapping[str, str]], None]
 
@@ -49,5 +49,5 @@ def test_the_package_that_runs_is_named(
     packages: dict[str, str], ran: tuple[str, str], installed: Installed
 ) -> None:
     installed(packages)
-    found = versions()
+    found = list_versions()
     assert {n: v for n, v in found.items() if n.startswith("onnxruntime")} == dict([ran])

@@ -12,10 +12,10 @@ from subgraph.bodies.iterations import Iteration, run_iterations
 from subgraph.bodies.model import Body, BodyName, iterates, open_body, split
 from subgraph.errors import UsageError
 from subgraph.graph import graph as graphs, protobuf
-from subgraph.graph.cut import boundary_types
+from subgraph.graph.cut import list_boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.selection import is_tensor
-from subgraph.graph.value_types import common_type, find_declared_types, find_value_infos
+from subgraph.graph.value_types import find_common_type, find_declared_types, find_value_infos
 from subgraph.log import log
 from subgraph.origins.converted import convert_once
 from subgraph.runtime.inputs import Feeding
@@ -117,7 +117,7 @@ def run_body(
     runs = run_iterations(body, values, body.name.iteration, scratch, samples)
     feeds = [run.feeds for run in runs]
     ends = [{**run.results, **run.feeds} for run in runs]
-    types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
+    types = {name: find_common_type([records[name] for records in ends]) for name in ends[0]}
     inside = write_body(body.model(types), body.graph)
     origins = tuple(_describe_origin(body, run) for run in runs)
     labels = [_label(body, values, run) for run in runs if len(runs) > 1]
@@ -184,7 +184,7 @@ def _make_declared_graph(body: Body) -> Graph:
     """Return the body as a graph with the declared types."""
     graph = body.graph
     outer = [n for n in body.outer if n not in graph.inputs]
-    types = boundary_types(graph, outer, [], find_value_infos(graph, outer))
+    types = list_boundary_types(graph, outer, [], find_value_infos(graph, outer))
     return write_body(body.model(types | find_declared_types(graph, body.outer)), graph)
 
 
@@ -196,7 +196,7 @@ def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
         OutputError: nothing can be written.
     """
     large = list(filter(protobuf.is_on_disk, model.graph.initializer))
-    weights = protobuf.weights_digest(large, graph.path)
+    weights = protobuf.digest_weights(large, graph.path)
     name = graph.path.name
     depends: list[Part] = ["body/1", name, model.SerializeToString(deterministic=True), weights]
 

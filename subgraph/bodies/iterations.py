@@ -29,15 +29,15 @@ from subgraph.bodies.truncated import (
 )
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf, region as regions
-from subgraph.graph.cut import boundary_types
+from subgraph.graph.cut import list_boundary_types
 from subgraph.graph.graph import Graph
-from subgraph.graph.opsets import opset_of
-from subgraph.graph.value_types import common_type, open_dimensions
+from subgraph.graph.opsets import get_opset
+from subgraph.graph.value_types import find_common_type, open_dimensions
 from subgraph.iterables import index_by_name
 from subgraph.lazy import np
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes, folders
-from subgraph.storage.tensors import Record, Records, Value, tensor_text, write_value
+from subgraph.storage.tensors import Record, Records, Value, format_tensor_type, write_value
 from subgraph.text import clean, count
 from subgraph.types import Fields, frozen
 
@@ -213,7 +213,7 @@ class _Source:
     def save(self, name: str, value: Value, dtype: str) -> Record:
         """Write a value and return its record under `name`."""
         self._files += 1
-        return write_value(name, value, self.folder, f"v{self._files}", tensor_text(dtype))
+        return write_value(name, value, self.folder, f"v{self._files}", format_tensor_type(dtype))
 
     def _is_weight(self, name: str) -> bool:
         return name not in self.graph.maker and self.graph.is_weight(name)
@@ -361,7 +361,7 @@ class _Scan(_Iterated):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        if opset_of(self.graph.model) < MIN_SCAN_OPSET:
+        if get_opset(self.graph.model) < MIN_SCAN_OPSET:
             raise ModelError(
                 f"{self.body.name.text}: Scan of an opset before 9 runs over batches",
                 "convert the model: onnx.version_converter.convert_version(model, 11)",
@@ -373,7 +373,7 @@ class _Scan(_Iterated):
             self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
             samples = range(len(self.values.samples))
             slices = [
-                open_dimensions(common_type([self.record(n, k) for k in samples]))
+                open_dimensions(find_common_type([self.record(n, k) for k in samples]))
                 for n in self._scanned
             ]
             model = scan_states(self.body, self._types, slices)
@@ -416,7 +416,7 @@ class _Scan(_Iterated):
 
     def truncate(self, sample: int, trips: int) -> FedModel:
         feeds = self._feed_slices(sample, trips)
-        types = {n: common_type([r]) for n, r in feeds.items()}
+        types = {n: find_common_type([r]) for n, r in feeds.items()}
         slices = [types.pop(make_slices_name(k)) for k in range(len(self._scanned))]
         return scan_states(self.body, types, slices, collects=True), feeds
 
@@ -451,7 +451,7 @@ def _find_input_types(
     region = regions.build_region(graph, [i])
     names = region.entering
     values.need(names)
-    return boundary_types(graph, names, values.records, {})
+    return list_boundary_types(graph, names, values.records, {})
 
 
 @contextmanager

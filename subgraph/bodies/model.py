@@ -31,12 +31,12 @@ from subgraph.graph.cut import (
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import CONSTANT, find_kinds
 from subgraph.graph.nested import (
-    all_nodes,
     assign,
-    free_names,
+    find_free_names,
+    find_function_key,
+    iter_attribute_tensors,
     iter_named_bodies,
-    operator,
-    tensors_in,
+    iter_nodes,
 )
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.selection import is_name
@@ -44,7 +44,7 @@ from subgraph.graph.value_types import find_declared_types
 from subgraph.graph.walks import find_ancestors
 from subgraph.iterables import flatten, index_by_name
 from subgraph.log import log
-from subgraph.text import clean, nearest
+from subgraph.text import clean, find_nearest
 from subgraph.types import Strings, frozen
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Body:
     constants: Strings
 
     def model(self, types: Mapping[str, TypeProto]) -> ModelProto:
-        """Return the body as a model of `protobuf.reading_class()`, with large weights as stubs.
+        """Return the body as a model of `protobuf.find_reading_class()`; large weights are stubs.
 
         Complexity: linear in the body.
 
@@ -112,7 +112,7 @@ class Body:
         out.node.extend(proto.node)
         _name_nodes(out.node[len(pulled) :], self.name.text)
         sparse = flatten((s.values, s.indices) for s in out.sparse_initializer)
-        protobuf.load_all((*sparse, *tensors_in(out.node)), graph.path)
+        protobuf.load_all((*sparse, *iter_attribute_tensors(out.node)), graph.path)
         self._declare(out, types)
         out.quantization_annotation.extend(proto.quantization_annotation)
         add_functions(graph, out.node, model)
@@ -132,7 +132,7 @@ class Body:
 
     def _import_opsets(self, model: ModelProto) -> None:
         """Import the opsets of a function, which may differ from the model's."""
-        function = self.graph.functions.get(operator(self.graph.nodes[self.name.node]))
+        function = self.graph.functions.get(find_function_key(self.graph.nodes[self.name.node]))
         if self.name.attribute or function is None:  # a damaged file's body may have no name
             return
         versions = {o.domain: o.version for o in (*model.opset_import, *function.opset_import)}
@@ -164,7 +164,7 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     proto = (
         _expand_call(graph, i) if calls_function(graph, i) else attributes(graph, i)[name.attribute]
     )
-    read = free_names(proto) if name.attribute else []
+    read = find_free_names(proto) if name.attribute else []
     made = [n for n in read if n in graph.maker]
     constant = {n for n, kind in find_kinds(graph, made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
@@ -200,12 +200,12 @@ def _name_nodes(nodes: Iterable[NodeProto], prefix: str) -> None:
 def _expand_call(graph: Graph, i: int) -> GraphProto:
     """Return the function that node `i` calls, with the attributes and inputs of that call."""
     call = graph.nodes[i]
-    function = graph.functions[operator(call)]
-    proto: GraphProto = protobuf.reading_class("GraphProto")(name=function.name)
+    function = graph.functions[find_function_key(call)]
+    proto: GraphProto = protobuf.find_reading_class("GraphProto")(name=function.name)
     proto.node.extend(function.node)
     given = index_by_name((*function.attribute_proto, *call.attribute))
     omitted = {f for k, f in enumerate(function.input) if k >= len(call.input) or not call.input[k]}
-    for node in all_nodes(proto.node):
+    for node in iter_nodes(proto.node):
         node.input[:] = ["" if name in omitted else name for name in node.input]
         kept = []
         for attribute in node.attribute:
@@ -282,7 +282,7 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
         raise UnknownName(
             f"node '{node}' has no body '{name}'",
             f"it has {known}",
-            nearest=nearest(name, own),
+            nearest=find_nearest(name, own),
             code="body.unknown",
         )
     if at and not re.fullmatch(rf"\d{{1,9}}|{LAST}|{ALL}", iteration):
@@ -312,7 +312,7 @@ def iterates(graph: Graph, i: int) -> bool:
 
 def calls_function(graph: Graph, i: int) -> bool:
     """Return whether node `i` is a call of a local function."""
-    return operator(graph.nodes[i]) in graph.functions
+    return find_function_key(graph.nodes[i]) in graph.functions
 
 
 def holds_bodies(graph: Graph, i: int) -> bool:

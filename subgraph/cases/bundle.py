@@ -41,7 +41,7 @@ from subgraph.project import FILE_NAMES
 from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
-from subgraph.text import clean, count, nearest
+from subgraph.text import clean, count, find_nearest
 from subgraph.types import Fields, JsonObject, frozen
 from subgraph.version import __version__
 
@@ -81,7 +81,7 @@ class BundleRequest:
     @property
     def name(self) -> str:
         """Name of the one folder in the bundle."""
-        return folders.safe_name(self.target.stem)
+        return folders.make_safe_name(self.target.stem)
 
 
 @frozen
@@ -118,8 +118,8 @@ def name_of(path: Path) -> str:
     if own and is_evidence(own.schema):
         return _redact_name(path, own)
     if above and is_evidence(above.schema):
-        return folders.safe_name(f"{_redact_name(path.parent, above)}-{path.name}")
-    return folders.safe_name(
+        return folders.make_safe_name(f"{_redact_name(path.parent, above)}-{path.name}")
+    return folders.make_safe_name(
         f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name
     )
 
@@ -129,8 +129,8 @@ def _redact_name(path: Path, manifest: Manifest) -> str:
     spec = evidence.candidate if evidence else ""
     plain = redact.make_redactor(_find_secrets(evidence)).spec(spec)
     if redact.REMOVED not in plain and Path(spec).name == spec:
-        return folders.safe_name(path.name)
-    return folders.safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
+        return folders.make_safe_name(path.name)
+    return folders.make_safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
 
 
 def make_plain_name(path: Path) -> str:
@@ -191,7 +191,7 @@ def pack(request: BundleRequest) -> Packed:
     evidence = case_files.evidence
     redactor = replace(
         redact.make_redactor(_find_secrets(evidence.evidence if evidence else None)),
-        names=contents.names(case_files),
+        names=contents.list_names(case_files),
         keep=frozenset(request.keep),
         source=request.source,
         metadata=request.metadata,
@@ -200,7 +200,7 @@ def pack(request: BundleRequest) -> Packed:
     found_with = _redact_manifest(case_files.evidence_folder, redactor) if evidence else None
     files = contents.redact_files(case_files, redactor, found_with)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
-    with folders.scratch(request.target.parent) as work:
+    with folders.make_scratch(request.target.parent) as work:
         stripped = []
         models = [(n, p) for n, p in files.items() if isinstance(p, Path) and p.suffix == ".onnx"]
         for k, (name, path) in enumerate([] if request.source else models):
@@ -236,7 +236,7 @@ def _write_zip(
         raise UnknownName(
             f"--keep {unknown[0]}: no text in this case has that name",
             "" if left else "omit --keep: no text is omitted",
-            nearest(unknown[0], left) or left,
+            find_nearest(unknown[0], left) or left,
             code="bundle.unknown-text",
         )
     checksums = {
@@ -378,7 +378,7 @@ def unpack(path: Path, place: Path) -> bool:
                 code="output.exists",
             )
         _require_disk_space(place, archive.total)
-        with folders.aside(place) as work:
+        with folders.write_aside(place) as work:
             archive.unpack(work, checksums, {BUNDLE_LIST: data})
     return True
 

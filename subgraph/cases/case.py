@@ -35,7 +35,7 @@ from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
 from subgraph.types import Fields, JsonObject, StringMap, frozen, frozen_keywords
-from subgraph.version import versions
+from subgraph.version import list_versions
 
 MAX_NUMBER = 99  # results of one name, side by side
 MANIFEST = "manifest.json"
@@ -258,7 +258,7 @@ class CaseManifest(WrittenManifest):
 
     schema: Word = CASE_SCHEMA
     region: RegionEntry
-    versions: Mapping[str, Version] = field(default_factory=versions)
+    versions: Mapping[str, Version] = field(default_factory=list_versions)
     inputs: Sequence[TensorEntry]
     outputs: Sequence[TensorEntry]
     dump_data: Sequence[TensorEntry] | None = absent()

@@ -20,9 +20,9 @@ from subgraph.cases.layout import MODEL
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, types_contradict
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess, convert_model
-from subgraph.graph.opsets import MIN_OPSET, newer_than, opset_of
+from subgraph.graph.opsets import MIN_OPSET, find_newer_nodes, get_opset
 from subgraph.lazy import np
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
@@ -176,7 +176,7 @@ def write_at_opset(
     """
     if not version:
         return None
-    own = opset_of(cut.model)
+    own = get_opset(cut.model)
     if not MIN_OPSET <= version <= own:
         raise UsageError(
             f"--target-opset {version}: the model has opset {own}",
@@ -185,7 +185,7 @@ def write_at_opset(
         )
     newer = [
         NewerNode(str(node.name), str(node.op_type), since)
-        for node, since in newer_than(cut.model, version)
+        for node, since in find_newer_nodes(cut.model, version)
     ]
     target = TargetOpset(version, own, newer)
     path = work / f"{MODEL.removesuffix('.onnx')}-opset{version}.onnx"
@@ -209,7 +209,7 @@ def find_type_problem(cut: Cut) -> str:
     types = {t.name: t.data_type for t in graph.initializer}
     types |= {name: t.tensor_type.elem_type for name, t in cut.types.items()}
     kinds = {*types.values()}
-    kinds |= {attribute(node, "to", 0) for node in graph.node if node.op_type == "Cast"}
+    kinds |= {get_attribute(node, "to", 0) for node in graph.node if node.op_type == "Cast"}
     if len(kinds & FLOATING) < 2 and not types_contradict(graph.node, types):
         return ""
     try:

@@ -207,7 +207,7 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> 
     return tuple(cases)
 
 
-def names(case_files: CaseFiles) -> frozenset[str]:
+def list_names(case_files: CaseFiles) -> frozenset[str]:
     """Return the names that are packed anyway: of the files, the model, and its
     nodes and tensors."""
     names = {*case_files.files, *(name.partition("/")[2] for name in case_files.files)}
@@ -256,7 +256,7 @@ def redact_files(
             document = read_json(path, hint)
             if path.name in (RUN_JSON, SWEEP_JSON):  # results are read from it
                 schema: Any = document.get("schema") if isinstance(document, dict) else None
-                kind = results.type_of(schema) if schema in results.KNOWN else ReadRun
+                kind = results.find_type(schema) if schema in results.KNOWN else ReadRun
                 from_json(kind, document, str(path), hint)
             files[name] = case.as_json(_redact_document(name, document, redactor))
         elif last in (LOG, TODO_TXT, BLAME_ANSWER):

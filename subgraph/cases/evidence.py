@@ -36,7 +36,7 @@ from subgraph.graph import region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.log import log
-from subgraph.runtime.capture import capture_samples, inputs_needed
+from subgraph.runtime.capture import capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -45,7 +45,7 @@ from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Records, copy_record, from_bits, read_npy
 from subgraph.text import clean
 from subgraph.types import Array, StringMap, Strings, frozen, frozen_keywords
-from subgraph.version import versions
+from subgraph.version import list_versions
 
 if TYPE_CHECKING:
     from subgraph.results.bisect import BisectDocument
@@ -98,7 +98,7 @@ class EvidenceManifest(WrittenManifest):
     """The manifest of a folder around cases."""
 
     schema: Word = f"{EVIDENCE_SCHEMA}1"
-    versions: Mapping[str, Version] = field(default_factory=versions)
+    versions: Mapping[str, Version] = field(default_factory=list_versions)
 
 
 def render_reports(document: results.Document) -> dict[str, str]:
@@ -158,7 +158,7 @@ def save_document(document: T, place: ResultPlace, source: ModelSource, reads: S
     try:
         place = case.find_free_place(place, source, reads)
         saved = replace(document, report=(place.path / REPORT_FILES["html"]).as_posix())
-        with folders.aside(place.path) as work:
+        with folders.write_aside(place.path) as work:
             write_document(saved, work)
             request = {"schema": saved.schema}
             case.write_manifest(
@@ -218,7 +218,7 @@ def add_candidate(
     for into, tensors in zip(
         list_sample_folders(case_folder / CANDIDATE, labels), samples, strict=False
     ):
-        copy_tensors(tensors, folders.safe_names(tensors), into)
+        copy_tensors(tensors, folders.make_safe_names(tensors), into)
     manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case again")
     case.write_manifest(replace(manifest, found=outcome, numbers=numbers), case_folder)
 
@@ -250,7 +250,7 @@ class DumpManifest(WrittenManifest):
     samples: Sequence[SampleEntry]
     seed: int
     reference: ReferenceEntry
-    versions: Mapping[str, Version] = field(default_factory=versions)
+    versions: Mapping[str, Version] = field(default_factory=list_versions)
     losses: Sequence[str]
 
 
@@ -280,12 +280,12 @@ def dump(
     plain_request = to_json(request)
     source = case.describe_source(graph)
     place = case.find_free_place(place, source, [graph.path])
-    stems = folders.safe_names(request.tensors)
+    stems = folders.make_safe_names(request.tensors)
     above = region.find_upstream(graph, stems)
     feeding = feeding or Feeding(**vars(request.fed))
-    samples = feeding.plan(graph, inputs_needed(graph, above, request.tensors))
+    samples = feeding.plan(graph, list_needed_inputs(graph, above, request.tensors))
     targets = list_sample_names([s.label for s in samples])
-    with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:
+    with folders.write_aside(place.path) as work, folders.make_scratch(place.parent) as scratch:
         captured = capture_samples(reference, graph, above, stems, samples, scratch)
         losses = []
         tensors = []

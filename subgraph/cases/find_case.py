@@ -42,7 +42,7 @@ from subgraph.errors import InputError, UsageError
 from subgraph.iterables import flatten
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
-from subgraph.storage.digest import file_digest
+from subgraph.storage.digest import digest_file
 from subgraph.storage.tensors import Record
 from subgraph.text import list_some
 from subgraph.types import Fields, Strings, frozen, frozen_keywords
@@ -330,7 +330,7 @@ def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     seal = hashlib.sha256()
     for file in sorted(p for p in home.rglob("*") if p.is_file()):
         seal.update(
-            f"{file.relative_to(home).as_posix()} {file_digest(file)}\n".encode(
+            f"{file.relative_to(home).as_posix()} {digest_file(file)}\n".encode(
                 errors="surrogatepass"
             )
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from subgraph.graph.region import Region
-from subgraph.storage.folders import safe_name, safe_names
+from subgraph.storage.folders import make_safe_name, make_safe_names
 
 MAX_PLACE = 100  # characters of a result folder's name
 
@@ -56,7 +56,7 @@ def list_sample_names(labels: Sequence[str]) -> list[str]:
     """
     if len(labels) == 1:
         return ["."]
-    return list(safe_names(label or str(k) for k, label in enumerate(labels)).values())
+    return list(make_safe_names(label or str(k) for k, label in enumerate(labels)).values())
 
 
 def is_evidence(schema: str) -> bool:
@@ -67,7 +67,7 @@ def is_evidence(schema: str) -> bool:
 def place_name(region: Region) -> str:
     """Return `pool1__res2a_relu`; `+` joins several starts or ends; long names are cut, with a
     hash."""
-    start, end = ("+".join(map(safe_name, labels)) for labels in (region.start, region.end))
+    start, end = ("+".join(map(make_safe_name, labels)) for labels in (region.start, region.end))
     name = f"{start}__{end}"
     if len(name) <= MAX_PLACE:
         return name

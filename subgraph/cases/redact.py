@@ -26,11 +26,11 @@ from subgraph.cases import case
 from subgraph.documents import KEY
 from subgraph.iterables import flatten
 from subgraph.storage.convert import StoredFile
-from subgraph.system import home_folder, processor
+from subgraph.system import find_home_folder, name_processor
 from subgraph.text import split_spec
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status
-from subgraph.version import versions
+from subgraph.version import list_versions
 
 REMOVED = "REMOVED"  # replaces a word of a command line
 LEFT_OUT = "left out"  # replaces a text
@@ -335,7 +335,7 @@ def make_redactor(secrets: Iterable[str] = ()) -> Redactor:
     homes = {
         os.path.expanduser("~"),  # noqa: PTH111
         os.environ.get("HOME", ""),
-        home_folder(),
+        find_home_folder(),
     }
     homes |= {os.path.realpath(home) for home in homes if home}
     folders = {
@@ -387,7 +387,7 @@ def describe_environment() -> Environment:
         "subcut.environment/1",
         f"{platform.system()} {platform.release()}",
         platform.machine(),
-        processor(),
+        name_processor(),
         os.cpu_count(),
-        versions(),
+        list_versions(),
     )

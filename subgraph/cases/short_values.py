@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from subgraph.storage.tensors import Record, Records, shape_text
+from subgraph.storage.tensors import Record, Records, format_shape
 from subgraph.text import clean
 from subgraph.types import Array
 
@@ -50,4 +50,4 @@ def show_array(array: Array) -> str:
         formatter={"float_kind": "{:.6g}".format},
     )
     is_vector = array.size == max(array.shape, default=1)
-    return text if is_vector else f"{text} ({shape_text(array.shape)})"
+    return text if is_vector else f"{text} ({format_shape(array.shape)})"

@@ -31,19 +31,19 @@ from subgraph.cases.short_values import list_case
 from subgraph.documents import json_key, part, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf, region as regions
-from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
+from subgraph.graph.cut import Cut, cut_region, find_structure_problem, list_freezable
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_producer_label
 from subgraph.iterables import flatten
 from subgraph.origins import load
-from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
+from subgraph.runtime.capture import Captured, capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding, FeedingOptions, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.tensors import Record, Records, shape_text
+from subgraph.storage.tensors import Record, Records, format_shape
 from subgraph.text import clean
 from subgraph.types import StringMap, Strings, frozen
 from subgraph.version import __version__
@@ -172,7 +172,7 @@ def extract(
     region, place = find_place(graph, request, place)
     if reference is None:
         cut = cut_region(graph, region, dynamic=request.dynamic)
-        with folders.aside(place.path) as work:
+        with folders.write_aside(place.path) as work:
             _write_model(cut, request, work)
             other = write_at_opset(cut, request.target_opset, work)
             manifest = replace(_make_manifest(cut, request), target_opset=other)
@@ -216,11 +216,13 @@ def write_region(
     names = region.boundary
     if request.dump_all:
         names = (*names, *graph.iter_outputs(region.nodes))
-    stems = folders.safe_names(dict.fromkeys(names))
+    stems = folders.make_safe_names(dict.fromkeys(names))
     above = regions.find_upstream(graph, stems)
     feeding = feeding or request.feeding
-    samples = source.samples if source else feeding.plan(graph, inputs_needed(graph, above, names))
-    with folders.scratch(place.parent) as aside:
+    samples = (
+        source.samples if source else feeding.plan(graph, list_needed_inputs(graph, above, names))
+    )
+    with folders.make_scratch(place.parent) as aside:
         scratch = aside.resolve()
         captured = (
             source.copy_to(stems, scratch)
@@ -281,7 +283,9 @@ def _find_groups(
             tuple(sample.tensors[n].shapes for n in region.inputs) if not request.dynamic else ()
         )
         frozen = (
-            freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
+            list_freezable(region, [sample.tensors])
+            if request.freeze and not request.dynamic
+            else ()
         )
         files = flatten(sample.tensors[n].files for n in frozen)
         values = tuple(Path(file).read_bytes() for file in files)
@@ -330,7 +334,7 @@ class CaseBuilder:
         request = self.request
         options = {"dynamic": request.dynamic, "freeze": request.freeze}
         cut = cut_region(self.graph, self.region, tensors, self.scratch, **options)
-        with folders.aside(place.path) as work:
+        with folders.write_aside(place.path) as work:
             _write_model(cut, request, work)
             scratches = [self.scratch / str(k) for k in group]
             expected = OF_RECORDING if self.recording else OF_MODEL
@@ -428,7 +432,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         ("subcut.version", __version__),
     ):
         metadata.add(key=key, value=value)
-    if problem := structure_problem(cut.model):
+    if problem := find_structure_problem(cut.model):
         raise ModelError(
             f"the cut would be invalid: {problem}",
             f"subcut inspect {cut.graph.path}",
@@ -465,7 +469,7 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
 
     source = case.describe_source(graph)
     return CaseManifest(
-        source=replace(source, weights_sha256=protobuf.weights_digest(cut.weights, graph.path)),
+        source=replace(source, weights_sha256=protobuf.digest_weights(cut.weights, graph.path)),
         command=request.format_command(source.file),
         request=to_json(request),
         region=case.RegionEntry(
@@ -502,7 +506,7 @@ def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
             head = f"{title}: {clean(tensor.name)}"
             files = list(flatten(sample.files for sample in tensor.samples))
             for f in files:
-                line = f"{head} {f.dtype} {shape_text(f.shape)} {f.file}"
+                line = f"{head} {f.dtype} {format_shape(f.shape)} {f.file}"
                 lines.append(((work / f.file).stat().st_mtime, line))
             lines += [] if files else [(model, head)]
     recorded = manifest.recording.files if manifest.recording else {}

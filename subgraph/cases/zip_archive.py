@@ -130,7 +130,7 @@ def write(files: Mapping[str, Path | bytes], top: str, target: Path) -> None:
             written.
     """
     require_names(sorted(files), target.name)
-    with folders.scratch(target.parent, target.name) as work:
+    with folders.make_scratch(target.parent, target.name) as work:
         aside = work / "new.zip"
         with zipfile.ZipFile(aside, "w") as out:
             for name in sorted(files):

@@ -129,7 +129,7 @@ def open_body(
     from subgraph.bodies.descend import descend
     from subgraph.storage import folders
 
-    with folders.scratch(output) as scratch:
+    with folders.make_scratch(output) as scratch:
         inside = descend(graph, names, feeding, reference, scratch)
         if inside is None:
             yield graph, feeding, tuple(names)

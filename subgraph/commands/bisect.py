@@ -254,7 +254,7 @@ def log_steps(bisection: Bisection) -> Result:
 
 def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     """Return `outputs: differ in 1 of 2: max error 0.02: 7.6 % …, prediction unchanged`."""
-    from subgraph.trials.compare_tensors import ranking
+    from subgraph.trials.compare_tensors import compute_ranking
     from subgraph.verdict import NUMBERS, name_failure
 
     verdict = step.answer.verdict
@@ -269,7 +269,7 @@ def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     kind = "differ" if is_numeric else name_failure(verdict.signature, verdict.process)
     how = f"outputs: {kind}{where}: {verdict.why}"
     trials = bisection.oracle.trials
-    ranks = ranking(trials.model, trials.run(trials.model.whole())).values()
+    ranks = compute_ranking(trials.model, trials.run(trials.model.whole())).values()
     return ", ".join([how, *dict.fromkeys(describe_prediction(**shares) for shares in ranks)])
 
 
@@ -324,7 +324,7 @@ def bisect_loop(
         workers.deadline.limit(begin, limits.max_time)
         reference.share(workers.deadline)
         reference.identity()  # the document needs it, also once the time is used up
-        scratch = stack.enter_context(folders.scratch(setup.output.absolute()))
+        scratch = stack.enter_context(folders.make_scratch(setup.output.absolute()))
         log.info("the reference walks: %d steps at most", given.steps)
         model = scratch / "model" / "model.onnx"
         model.parent.mkdir()

@@ -161,7 +161,7 @@ def _parse_releases(
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:
     """Explain the findings of a search."""
-    from subgraph.questions.blame.answer import explain_findings, summary
+    from subgraph.questions.blame.answer import explain_findings, summarize
     from subgraph.questions.blame.blame import Blame
 
     trials = bisection.oracle.trials
@@ -172,4 +172,4 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
     result = bisection.result
     blame = Blame(trials, trials.model.whole(), setup, result.search.healing)
     documents = explain_findings(blame, result, asked, make_command_line(), maker)
-    return Result(documents[0], "\n\n".join(map(summary, documents)))
+    return Result(documents[0], "\n\n".join(map(summarize, documents)))

@@ -22,7 +22,7 @@ from subgraph.commands.table import make_next
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
 from subgraph.results.commands import PackedResult, ReplayResult
-from subgraph.text import clean, count, format_size, nearest
+from subgraph.text import clean, count, find_nearest, format_size
 
 if TYPE_CHECKING:
     from subgraph.cases.bundle import Packed
@@ -218,7 +218,7 @@ def open_folder(path: Path, output: str | None) -> Path:
             beside = [str(p) for p in path.parent.glob("*.zip")]
             raise UnknownName(
                 f"no file {path}",
-                nearest=nearest(str(path), beside),
+                nearest=find_nearest(str(path), beside),
                 code="file.not-found",
             )
         if output is not None:

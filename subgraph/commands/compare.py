@@ -31,7 +31,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
 from subgraph.results.common import NextCommand
-from subgraph.text import align_columns, mask_logins, short
+from subgraph.text import align_columns, mask_logins, omit_middle
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
@@ -198,9 +198,9 @@ def _separate(choice: TensorChoice, setups: Sequence[Setup]) -> list[TensorChoic
 
 def _make_name(setup: Setup) -> str:
     """Return the candidate's name as a part of a folder's name."""
-    from subgraph.storage.folders import safe_name
+    from subgraph.storage.folders import make_safe_name
 
-    return safe_name(setup.candidate.name)[:MAX_FOLDER_NAME_CHARS]
+    return make_safe_name(setup.candidate.name)[:MAX_FOLDER_NAME_CHARS]
 
 
 def make_bisect_command(spec: str) -> NextCommand:
@@ -226,14 +226,14 @@ def _compare(
     """Return the document of the comparison with one candidate, which is saved."""
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, describe_source
-    from subgraph.reports import listed
+    from subgraph.reports import format_list
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.value_pairs import require_free_folder, save_values
     from subgraph.trials.compare_tensors import (
         compare_tensors,
-        document,
+        iter_value_pairs,
+        make_document,
         select_tensors,
-        value_pairs,
     )
     from subgraph.trials.doubt import Decision
     from subgraph.trials.open_trials import open_trials
@@ -267,11 +267,11 @@ def _compare(
             held = [] if choice.is_part or choice.outputs else list_bodies(graph)
             if held:
                 note = (
-                    f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME"
+                    f"not listed: what is inside {format_list(held, most=MAX_BODIES)}; --at NAME"
                     " compares it"
                 )
                 comparison = replace(comparison, notes=(*comparison.notes, note))
-            found = document(trials, comparison, setup.criterion, make_command_line())
+            found = make_document(trials, comparison, setup.criterion, make_command_line())
             adds_up = comparison.settlement.decision is Decision.STEPS_ADD_UP
             if found.exit_code == 1 or adds_up:
                 found = replace(
@@ -279,7 +279,7 @@ def _compare(
                 )
             if choice.save:
                 save_values(
-                    value_pairs(trials, select_tensors(trials.model, words)),
+                    iter_value_pairs(trials, select_tensors(trials.model, words)),
                     require_free_folder(choice.save),
                 )
     place = ResultPlace(setup.output, f"compare-{_make_name(setup)}{suffix}")
@@ -291,23 +291,28 @@ def format_side_by_side(documents: Sequence[ComparisonDocument]) -> str:
 
     A column has the worse of in place and alone. The pages are below the table.
     """
-    from subgraph.reports import cleaned, view, word
+    from subgraph.reports import cleaned, format_state, make_view
     from subgraph.reports.text import IN_PLACE, format_cell
 
     shown = [cleaned(document) for document in documents]
     names = [document.setup.candidate.name for document in shown]
     rows = [
-        {(line.index, line.tensor): line for line in view(document).lines} for document in shown
+        {(line.index, line.tensor): line for line in make_view(document).lines}
+        for document in shown
     ]
     cells = [("", "node", "op", "tensor", *names)]
-    cells.append(("", "whole model", "", "", *(word(document.whole.verdict) for document in shown)))
+    cells.append(
+        ("", "whole model", "", "", *(format_state(document.whole.verdict) for document in shown))
+    )
     for key, line in max(rows, key=len).items():
         same = [of[key].cells if key in of else [] for of in rows]
         worst = [
             max(both, key=lambda cell: SEVERITY.index(cell.status), default=None) for both in same
         ]
         told = [format_cell(cell) if cell else "-" for cell in worst]
-        cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
+        cells.append(
+            (f"#{line.index}", omit_middle(line.node), line.op, omit_middle(line.tensor), *told)
+        )
     lines = [f"{document.setup.candidate.name}: {document.says}" for document in shown]
     pages = [f"report {document.report}" for document in shown if document.report]
     return "\n".join([*lines, *align_columns(cells), *([IN_PLACE] if rows[0] else []), *pages])

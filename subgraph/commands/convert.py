@@ -94,7 +94,7 @@ def convert(
         return _convert_by_command(with_command, source, target, check, no_check=no_check)
     if source.is_file() and find_family(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
         made = Asked(settings, model, weights, result=result).model_path
-        with folders.scratch(target.parent) as folder:
+        with folders.make_scratch(target.parent) as folder:
             written = _make_place(folder, target)
             copy_model(load(made), written)
             graph = conversion.move_model(load(written), target, source, force=result.force)
@@ -108,7 +108,7 @@ def convert(
     )
     _ = no_check or (check.feeding, check.criterion)  # mistakes in these are reported first
     python = find_python(kind, converter, source, index_url, find_links or (), yes=yes)
-    with folders.scratch(target.parent) as folder:
+    with folders.make_scratch(target.parent) as folder:
         log.info("converting by %s", converter.name)
         written = _make_place(folder, target)
         command = converter.command(python, "convert", source.resolve(), written)
@@ -273,7 +273,7 @@ def _convert_by_command(
     template: str, source: Path, target: Path, check: Asked, *, no_check: bool
 ) -> Result:
     """Convert by the user's own command; without `no_check` load the new model."""
-    with folders.scratch(target.parent) as folder:
+    with folders.make_scratch(target.parent) as folder:
         written = _make_place(folder, target)
         words = conversion.fill_command(template, source.resolve(), written)
         log.info("%s", mask_logins(clean(system.join(words))))
@@ -293,7 +293,7 @@ def _convert_by_command(
 
 def _find_refusal(check: Asked, graph: Graph) -> str:
     """Return the reason why the reference does not load the new model; "" if it does."""
-    with check.reference() as reference, folders.temporary() as folder:
+    with check.reference() as reference, folders.make_temporary() as folder:
         try:
             reference.load_model("converted", load(graph.path).model, graph.path, folder)
         except Refused as e:

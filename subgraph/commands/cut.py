@@ -360,11 +360,11 @@ def _describe_changes(region: RegionEntry) -> list[str]:
 
 
 def _format_shape(tensor: TensorEntry) -> str:
-    from subgraph.storage.tensors import shape_text
+    from subgraph.storage.tensors import format_shape
 
     if tensor.shape is None:
         return "varies" if tensor.samples else "any shape"
-    text = " ".join(shape_text(tuple(s)) for s in tensor.shape) or "empty"
+    text = " ".join(format_shape(tuple(s)) for s in tensor.shape) or "empty"
     return text if tensor.form == "tensor" else f"{text}  ({tensor.form})"
 
 

@@ -18,7 +18,7 @@ from subgraph.graph.region import Region, build_region, find_region
 from subgraph.graph.selection import select
 from subgraph.log import log
 from subgraph.results.commands import DrawnModel
-from subgraph.text import clean, count, nearest
+from subgraph.text import clean, count, find_nearest
 from subgraph.types import StringMap, frozen
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
 
 def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
-    from subgraph.drawing.svg import FRAMES, Marks, svg
+    from subgraph.drawing.svg import FRAMES, Marks, draw_svg
     from subgraph.inspection.drawn_network import (
         format_weight_notes,
         make_inner_networks,
@@ -194,7 +194,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     ]
     if marked.values:
         lines.append(f"errors of {count(values, 'tensor')}, {len(failed)} wrong")
-    text = svg(layout, marks, graph.path.name)
+    text = draw_svg(layout, marks, graph.path.name)
     sides = {"inputs": region.inputs + region.shapes, "outputs": region.outputs} if region else None
     return _Drawn(text, lines, DrawnModel(nodes=len(kept), region=sides, layout=layout.to_json()))
 
@@ -233,7 +233,7 @@ def _open(
             if not found:
                 raise UnknownName(
                     f"no group '{key}'",
-                    nearest=nearest(word, [*openable, *names]),
+                    nearest=find_nearest(word, [*openable, *names]),
                     code="group.unknown",
                 )
             while found:

@@ -218,7 +218,7 @@ def replace(
     names = read_maps(tensor_map)
     with (
         contextlib.nullcontext() if file.no_run else asked.reference() as reference,
-        folders.temporary() as temporary,
+        folders.make_temporary() as temporary,
     ):
         graph = load(path)
         piece = load(piece_path)
@@ -362,7 +362,7 @@ def remove(
     feeding = asked.feeding
     with (
         contextlib.nullcontext() if file.no_run else asked.reference() as reference,
-        folders.temporary() as temporary,
+        folders.make_temporary() as temporary,
     ):
         graph = load(path)
         if nodes:

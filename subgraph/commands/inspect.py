@@ -23,7 +23,7 @@ from subgraph.inspection.summary import CONSTANT
 from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
-from subgraph.storage.tensors import has_dims, shape_text
+from subgraph.storage.tensors import format_shape, has_dims
 from subgraph.text import (
     align_columns,
     clean,
@@ -159,15 +159,15 @@ def _make_document(
 ) -> InspectDocument:
     """Return the document of the named nodes, of the model or of a body."""
     from subgraph.bodies.iterations import NotRun
-    from subgraph.runtime.reference import default_for
+    from subgraph.runtime.reference import make_default
 
     words = (node,) if node else (*start, *end)
     if not any("/" in word for word in words):
         return _describe(graph, node, start, end, fed, runtime)
     try:
         with (
-            folders.temporary() as folder,
-            default_for(graph) if fed else nullcontext() as reference,
+            folders.make_temporary() as folder,
+            make_default(graph) if fed else nullcontext() as reference,
             open_body(graph, words, fed or Feeding(), reference, folder) as (
                 there,
                 feeding,
@@ -314,8 +314,8 @@ class _Form:
         if shape is None:
             return "any"
         if self.width is None:
-            return shape_text(tuple(shape))
-        return shape_text(tuple(shorten_size(d) if isinstance(d, str) else d for d in shape))
+            return format_shape(tuple(shape))
+        return format_shape(tuple(shorten_size(d) if isinstance(d, str) else d for d in shape))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         """Return aligned columns, numbers to the right; columns without content are left out, and

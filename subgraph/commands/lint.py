@@ -30,7 +30,7 @@ from subgraph.log import log
 from subgraph.results.commands import KnownResult, RulesResult
 from subgraph.results.common import NextCommand
 from subgraph.runtime.inputs import Feeding
-from subgraph.text import align_columns, clean, count, nearest, shorten, shorten_names
+from subgraph.text import align_columns, clean, count, find_nearest, shorten, shorten_names
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -95,8 +95,8 @@ def lint(
     Exit code 0: no warnings (notes do not count); 1: warnings.
     """
     if rules:
-        names = plugins.names("lint")
-        rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in names]
+        names = plugins.list_names("lint")
+        rows = [{"name": name, "help": plugins.read_help("lint", name)} for name in names]
         lines = align_columns([[clean(row["name"]), clean(row["help"])] for row in rows])
         return Result(RulesResult(rules=rows), "\n".join(lines))
     from subgraph.inspection import lint
@@ -241,7 +241,7 @@ def known(
 
     Exit code 0: listed.
     """
-    every = entries_of.entries(list_folders(project.load()))
+    every = entries_of.list_entries(list_folders(project.load()))
     for word, names in (
         (runtime, {e.runtime for e in every}),
         (operator, {e.operator for e in every}),
@@ -249,7 +249,7 @@ def known(
         if word and word not in names:
             raise UnknownName(
                 f"no entries of '{word}'",
-                nearest=nearest(word, sorted(names)),
+                nearest=find_nearest(word, sorted(names)),
                 code="known.no-entry",
             )
     chosen = [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]

@@ -232,7 +232,7 @@ def format_step(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
 def _describe_outcome(step: Step) -> str:
     """Describe an outcome: `agree`, `FAIL explains 93 %`, `FAIL (crash)`; `(stored)` if nothing
     ran."""
-    from subgraph.reports import percent
+    from subgraph.reports import format_percent
 
     answer = step.answer
     outcome = step.outcome.value
@@ -241,7 +241,7 @@ def _describe_outcome(step: Step) -> str:
         words.append(f"({answer.signature})")
     share = answer.share.of_target
     if share is not None and outcome == "fail":
-        words.append(f"explains {percent(share)}")
+        words.append(f"explains {format_percent(share)}")
     if answer.verdict and answer.verdict.stored:
         words.append("(stored)")
     return " ".join(words)

@@ -49,7 +49,7 @@ from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
 from subgraph.text import align_columns, clean
 from subgraph.types import StringMap
-from subgraph.version import versions
+from subgraph.version import list_versions
 
 IMPORT_TIMEOUT = 120.0  # seconds for a runtime to be imported
 ABSENT = "not installed"  # the package
@@ -66,7 +66,7 @@ def doctor() -> Result:
     Exit code 0: onnxruntime, which everything needs, works; 4: it does not.
     """
     with ThreadPoolExecutor(max_workers=2) as executor:
-        rows = list(executor.map(_start, plugins.names("backends")))
+        rows = list(executor.map(_start, plugins.list_names("backends")))
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
     backends = index_by_name(rows)
     rows += [
@@ -74,7 +74,7 @@ def doctor() -> Result:
         *(describe_device(name, backends) for name in DEVICES),
     ]
     rows += _describe_candidates()
-    own = versions()
+    own = list_versions()
     runtime = next(
         f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime")
     )
@@ -125,7 +125,11 @@ def _describe_processor(name: str) -> BackendRow:
     `arch=NAME`."""
     if lacks := "" if emulated.is_own(name) else emulated.describe_missing(name):
         return BackendRow(f"arch={name}", False, "", lacks, LACKS)
-    says = "this machine's own" if emulated.is_own(name) else f"under {emulated.version(name)}"
+    says = (
+        "this machine's own"
+        if emulated.is_own(name)
+        else f"under {emulated.find_emulator_version(name)}"
+    )
     return BackendRow(f"arch={name}", True, "", says)
 
 
@@ -162,9 +166,9 @@ def _describe_error(e: SubcutError) -> str:
 def backends() -> Result:
     """List backends, devices and candidates of the project file."""
     settings = project.load()
-    names = plugins.names("backends")
+    names = plugins.list_names("backends")
     rows = [
-        BackendEntry(name, plugins.help_of("backends", name), "", capabilities(name).options)
+        BackendEntry(name, plugins.read_help("backends", name), "", capabilities(name).options)
         for name in names
     ]
     rows += [

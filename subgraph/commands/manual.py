@@ -111,7 +111,7 @@ def start(
         force=result.force,
         by_rewriting=bool(by),
     )
-    folder = sessions.folder_of(asked.output)
+    folder = sessions.find_folder(asked.output)
     sessions.require_none(folder, result.force)
     with ExitStack() as stack:
         reference = stack.enter_context(asked.reference())
@@ -121,14 +121,14 @@ def start(
         manual = sessions.Session(
             folder=folder,
             request=request,
-            model=sessions.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph)),
+            model=sessions.ModelIdentity(str(model_path.resolve()), advance.digest_model(graph)),
             tasks=[],
             log=[],
             open=[],
             shown=0,
             settled=False,
         )
-        setup = replace(advance.options_of(manual).setup, feeding=feeding)
+        setup = replace(advance.read_options(manual).setup, feeding=feeding)
         trials = stack.enter_context(open_trials(graph, setup, reference))
         fed = advance.check(manual, trials)
         advance.make_folder(folder)
@@ -263,7 +263,7 @@ def reset(
 
     folder = sessions.find(_find_parent(output))
     with sessions.lock_folder(folder):
-        lost = f"{clean(str(folder))} holds a manual session: {sessions.so_far(folder)}"
+        lost = f"{clean(str(folder))} holds a manual session: {sessions.describe_progress(folder)}"
         if not yes:
             if not can_ask():
                 raise UsageError(
@@ -337,13 +337,13 @@ def _continue(manual: Session, trust: bool) -> Result:
     )
     with _read_options(manual, trust=trust).reference() as reference:
         graph = load(path)
-        if advance.model_digest(graph) != manual.model.digest:
+        if advance.digest_model(graph) != manual.model.digest:
             raise UsageError(
                 f"{path.name} has changed since this session began",
                 "put the old one back; or subcut manual start --force starts again with this one",
                 code="model.changed",
             )
-        with open_trials(graph, advance.options_of(manual).setup, reference) as trials:
+        with open_trials(graph, advance.read_options(manual).setup, reference) as trials:
             advance.require_same_inputs(manual, trials)
             return _advance(manual, trials)
 

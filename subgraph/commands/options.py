@@ -269,7 +269,7 @@ def complete_candidates(incomplete: str) -> list[str]:
     folder = incomplete.rpartition("/")[0]
     files = [f"{folder}/{path.name}" if folder else path.name for path in Path(folder).glob("*.py")]
     return _complete(
-        incomplete, [*plugins.names("backends"), "cmd:", *DEVICES, *own, *sorted(files)]
+        incomplete, [*plugins.list_names("backends"), "cmd:", *DEVICES, *own, *sorted(files)]
     )
 
 
@@ -277,7 +277,7 @@ def complete_plugins(kind: str) -> Callable[[str], list[str]]:
     """Return the function that finds plugins of a kind, for TAB."""
 
     def complete(incomplete: str) -> list[str]:
-        return _complete(incomplete, plugins.names(kind))
+        return _complete(incomplete, plugins.list_names(kind))
 
     return complete
 

@@ -17,7 +17,7 @@ from subgraph.graph.graph import load
 from subgraph.iterables import flatten
 from subgraph.precision import Precision
 from subgraph.results.common import NextCommand
-from subgraph.text import clean, count, short
+from subgraph.text import clean, count, omit_middle
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def list_next_commands(
     first = document.findings[0]
     case = first.case or "CASE"
     ends = [
-        name if short(name) == name else f"#{index}"
+        name if omit_middle(name) == name else f"#{index}"
         for name, index in zip(first.nodes, first.indices, strict=True)
     ]
     words = [clean(str(document.model.path)), "--within", f"{ends[0]}..{ends[-1]}"]

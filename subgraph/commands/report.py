@@ -22,7 +22,9 @@ STDOUT = "-"
 
 def _complete(incomplete: str) -> list[str]:
     before, comma, word = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in plugins.names("reports") if name.startswith(word)]
+    return [
+        f"{before}{comma}{name}" for name in plugins.list_names("reports") if name.startswith(word)
+    ]
 
 
 @add_option_groups()
@@ -40,7 +42,8 @@ def report(
     forms: str = option(
         "--format -f",
         "FORM,…",
-        f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own; default text.",
+        f"{', '.join(plugins.list_own_names('reports'))}, or a Python file with your own;"
+        " default text.",
         _complete,
         default="text",
     ),
@@ -58,13 +61,13 @@ def report(
       subcut report subcut_out/bisect-wrong.py
       subcut report subcut_out/bisect-wrong.py/run.json -f html,md -o reports
     """
-    from subgraph.reports import can_render, render_document, renderer
+    from subgraph.reports import can_render, find_renderer, render_document
 
     words = drop_repeats(word.strip() for word in forms.split(",") if word.strip())
     if not words:
         raise UsageError(
             "no form named",
-            f"known: {', '.join(plugins.names('reports'))}",
+            f"known: {', '.join(plugins.list_names('reports'))}",
             code="argument.missing",
         )
     modules = {word: plugins.load("reports", word) for word in words}
@@ -72,7 +75,8 @@ def report(
     document = read(path)
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
         raise UsageError(
-            f"the form {odd[0]} has no {renderer(document)}: it does not show {document.schema}",
+            f"the form {odd[0]} has no {find_renderer(document)}:"
+            f" it does not show {document.schema}",
             "choose another form, -f html for example",
             code="report.not-for-result",
         )

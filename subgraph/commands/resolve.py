@@ -288,7 +288,7 @@ class Asked:
         )
         takes_tflite = candidate.can.tflite_operators or candidate.runs_commands
         # another backend finds model.tflite next to the model
-        is_own = candidate.backend in plugins.own_names("backends")
+        is_own = candidate.backend in plugins.list_own_names("backends")
         if model and is_of_tflite(model) and is_own and not takes_tflite:
             raise UsageError(
                 f"{candidate.backend} takes ONNX; {model.name} has TensorFlow Lite's operators",
@@ -469,10 +469,10 @@ def find_criterion_code(words: str, origin: str) -> NamedCode:
     if not origin or ".py" not in words:
         return NamedCode("criterion", (), origin)
     from subgraph.comparison import judge
-    from subgraph.runtime.command_line import Code, code_of_python
+    from subgraph.runtime.command_line import Code, list_python_code
 
     files = [Path(file).resolve() for file in judge.list_files(words)]
-    code = sum(map(code_of_python, files), Code())
+    code = sum(map(list_python_code, files), Code())
     return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, code.complete)
 
 

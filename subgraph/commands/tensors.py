@@ -23,7 +23,7 @@ from subgraph.iterables import drop_repeats
 from subgraph.log import log
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.text import align_columns, clean, count, split_signature
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def export(
     )
     manifest = written.manifest
     rows = [
-        (f.file, _format_type(f), shape_text(tuple(f.shape)), f.layout, f.loss)
+        (f.file, _format_type(f), format_shape(tuple(f.shape)), f.layout, f.loss)
         for f in manifest.exported
     ]
     lines = align_columns([[clean(str(cell)) for cell in row] for row in rows])

@@ -136,7 +136,7 @@ def view(
         return session
 
     with ViewServer(open_session, port or 0) as server:
-        with contextlib.suppress(KeyboardInterrupt), system.termination_interrupts():
+        with contextlib.suppress(KeyboardInterrupt), system.interrupt_on_termination():
             log.info("%s   (Ctrl-C ends it)", server.url)  # from here on Ctrl-C is no error
             with contextlib.nullcontext() if no_browser else open_page(server.url):
                 server.serve_forever(poll_interval=0.2)
@@ -154,7 +154,7 @@ def open_page(url: str) -> Iterator[None]:
     home = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     if not (home.is_absolute() and os.access(home, os.W_OK) and system.is_private(home)):
         home = Path(tempfile.gettempdir())  # a user's own on macOS and Windows
-    with folders.scratch(home, "subcut-view") as folder:
+    with folders.make_scratch(home, "subcut-view") as folder:
         page = folder / "open.html"
         page.touch(0o600)
         page.write_text(REDIRECT.format(url=url), encoding="utf-8")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from subgraph.comparison.pair import comparable, find_worst
+from subgraph.comparison.pair import find_worst, pair_if_comparable
 from subgraph.comparison.similarity.explanations import find_explanations
 from subgraph.comparison.similarity.rearranged import iter_misreadings
-from subgraph.storage.tensors import Tensors, Value, find_largest, shape_text
+from subgraph.storage.tensors import Tensors, Value, find_largest, format_shape
 from subgraph.types import Array, Arrays
 
 MAX_ROUNDING_ERROR = 1e-2  # of the largest value: rounding of a low precision stays within
@@ -137,7 +137,8 @@ def _explain_form(expected: Arrays, given: Arrays) -> str:
     value = given[name]
     if value.shape != right.shape:
         return (
-            f"'{name}' has the shape {shape_text(value.shape)}, and {shape_text(right.shape)} is"
+            f"'{name}' has the shape {format_shape(value.shape)},"
+            f" and {format_shape(right.shape)} is"
             " declared"
         )
     return f"'{name}' has the type {value.dtype}, and {right.dtype} is declared"
@@ -202,7 +203,7 @@ def keeps_answer(expected: Arrays, first: Arrays, given: Tensors) -> bool:
 def describe_worst(expected: Arrays, given: Tensors) -> str:
     """Return the worst number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
     for name, right in expected.items():
-        pair = comparable(right, given.get(name))
+        pair = pair_if_comparable(right, given.get(name))
         if pair and (worst := find_worst(pair)):
             at = ",".join(map(str, worst.index))
             return (

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.comparison.pair import Pair
 from subgraph.storage.tensors import Value
 from subgraph.types import Array, Arrays
@@ -83,9 +83,9 @@ def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:
     if not reference.size:
         return "no value of it is finite"
     is_single = reference.size == 1
-    error = norm(pair.difference)
+    error = compute_norm(pair.difference)
     least = MIN_SPREAD * pair.scale * math.sqrt(reference.size)
-    spread = abs(float(reference[0])) if is_single else norm(reference - reference.mean())
+    spread = abs(float(reference[0])) if is_single else compute_norm(reference - reference.mean())
     if spread <= least:
         return _explain_constant(float(reference[0]))
     if error > MAX_ERROR_RATIO * spread:
@@ -115,7 +115,7 @@ def _measure_distance(pair: Pair, other: Array) -> float:
     if not counted.any():
         return math.inf
     reference = pair.reference.reshape(-1).astype(np.float64)
-    return norm(flat[counted] - reference[counted])
+    return compute_norm(flat[counted] - reference[counted])
 
 
 def _explain_constant(value: object) -> str:

@@ -21,11 +21,11 @@ MAX_REST = 1e-2
 MIN_WIDTH = 1e-6
 
 
-def coarsest(types: Iterable[str]) -> str:
+def find_coarsest(types: Iterable[str]) -> str:
     """Return the float type with the largest unit roundoff among `types`; float64 if none is a
     float type.
 
-    >>> coarsest(["float32", "int64", "float16"])
+    >>> find_coarsest(["float32", "int64", "float16"])
     'float16'
     """
     return max((t for t in types if t in FLOATS), key=FLOATS.__getitem__, default="float64")

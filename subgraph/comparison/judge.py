@@ -15,10 +15,10 @@ from subgraph.comparison.contract import is_harmless_type
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.pair import Pair, find_worst
 from subgraph.errors import UsageError
-from subgraph.storage.tensors import Value, shape_text
+from subgraph.storage.tensors import Value, format_shape
 from subgraph.text import clean, list_some, split_spec
 from subgraph.types import Array
-from subgraph.verdict import NOTHING, Judgement, Signature, Status, gravity
+from subgraph.verdict import NOTHING, Judgement, Signature, Status, compute_gravity
 
 DEFAULT_METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unresolved"}
@@ -126,7 +126,7 @@ def judge(
             judge(a, b, rule, replace(inner, name=f"element {i}"), sample, metrics)
             for i, (a, b) in pairs
         ]
-        worst = max(elements, key=gravity)
+        worst = max(elements, key=compute_gravity)
         return replace(worst, name=name, why=f"{worst.name} of {len(elements)}: {worst.why}")
     assert candidate is not None and not isinstance(candidate, list)
     if candidate.dtype != reference.dtype and is_harmless_type(reference, candidate):
@@ -134,7 +134,7 @@ def judge(
     if why := _find_type_mismatch(reference, candidate):
         return _make_failure(name, Signature.SHAPE, why, sample)
     if not reference.size:
-        return judge_nothing(name, f"the shape is {shape_text(reference.shape)}", sample)
+        return judge_nothing(name, f"the shape is {format_shape(reference.shape)}", sample)
     return _judge_pair(
         Pair(reference, candidate.reshape(reference.shape)), context, rule, metrics, sample
     )
@@ -189,7 +189,7 @@ def _find_type_mismatch(reference: Array, candidate: Array) -> str:
     # rank 0 and rank 1 of one element are the same
     if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:
         reasons.append(
-            f"{shape_text(candidate.shape)} where {shape_text(reference.shape)} was expected"
+            f"{format_shape(candidate.shape)} where {format_shape(reference.shape)} was expected"
         )
     expected = _name_dtype(reference)
     actual = _name_dtype(candidate)

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from subgraph import plugins
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.storage.tensors import Value, find_largest
 from subgraph.types import Array, frozen
 from subgraph.verdict import Worst
@@ -245,7 +245,7 @@ def find_worst(pair: Pair) -> Worst | None:
     return Worst(index, _to_python(pair.reference[index]), _to_python(pair.candidate[index]))
 
 
-def comparable(reference: Value, candidate: Value) -> Pair | None:
+def pair_if_comparable(reference: Value, candidate: Value) -> Pair | None:
     """Return the pair; None unless both are tensors of equal shape and element type."""
     if not isinstance(reference, np.ndarray) or not isinstance(candidate, np.ndarray):
         return None
@@ -299,8 +299,8 @@ def compute_relative_l2(reference: Array, candidate: Array) -> float:
         return math.inf
     x = x[finite]
     y = y[finite]
-    length = norm(x)
-    return norm(y - x) / length if length else math.inf
+    length = compute_norm(x)
+    return compute_norm(y - x) / length if length else math.inf
 
 
 def _flatten_array(array: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 
 from subgraph.errors import UsageError
 from subgraph.results.common import ComparedOutputs
-from subgraph.storage.tensors import Record, Records, shape_text
+from subgraph.storage.tensors import Record, Records, format_shape
 from subgraph.text import clean
 from subgraph.types import Array, Strings, frozen
 
@@ -182,7 +182,7 @@ def select_elements(
         if mask.ndim > value.ndim or any(
             n not in (1, m) for n, m in zip(spread.shape, value.shape, strict=True)
         ):
-            shapes = f"{one.name} is {shape_text(mask.shape)}, {name} {shape_text(value.shape)}"
+            shapes = f"{one.name} is {format_shape(mask.shape)}, {name} {format_shape(value.shape)}"
             raise UsageError(
                 f"--where {one} does not fit: {shapes}",
                 "its axes must be the first ones of each output, as long or 1; --ignore"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from subgraph.iterables import flatten
-from subgraph.text import short
+from subgraph.text import omit_middle
 from subgraph.types import StringMap, frozen
 
 # Pixels.
@@ -267,7 +267,9 @@ def _label_points(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]])
     for x in wanted:
         if all(abs(x - other) >= MIN_NAME_GAP for other in taken):
             taken.append(x)
-    return [Label(x, short(known[x].name, MAX_NAME_LENGTH), known[x].name) for x in sorted(taken)]
+    return [
+        Label(x, omit_middle(known[x].name, MAX_NAME_LENGTH), known[x].name) for x in sorted(taken)
+    ]
 
 
 def find_decades(values: Sequence[float]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from subgraph.drawing.network import Network
 from subgraph.iterables import flatten, group_values, invert
 from subgraph.reach import reach
-from subgraph.text import find_shared_start, short
+from subgraph.text import find_shared_start, omit_middle
 from subgraph.types import Strings
 
 T = TypeVar("T")
@@ -456,4 +456,4 @@ def find_separator(names: Sequence[str]) -> str:
 
 
 def _join_both(names: Sequence[str]) -> str:
-    return " … ".join(dict.fromkeys(short(name, 24) for name in names))
+    return " … ".join(dict.fromkeys(omit_middle(name, 24) for name in names))

@@ -21,16 +21,16 @@ from subgraph.drawing.level import (
     Crossing,
     Inner,
     Level,
-    crossing,
+    find_crossing,
     find_node,
     frame_bodies,
-    level,
+    lay_out_group,
+    measure_member,
     share_keys,
-    size,
 )
 from subgraph.drawing.network import Network, find_kind
 from subgraph.iterables import flatten, group_values
-from subgraph.text import clean, short
+from subgraph.text import clean, omit_middle
 from subgraph.types import Strings, frozen
 
 WIDTH = 1200.0  # of a page
@@ -224,9 +224,9 @@ class Drawer:
             kept = (number, inner[number], room, tall)
             if kept not in self._kept:
                 if number not in self._crossings:
-                    self._crossings[number] = crossing(tree, number)
+                    self._crossings[number] = find_crossing(tree, number)
                 opened = {m: levels[m] for m in inside}
-                self._kept[kept] = level(
+                self._kept[kept] = lay_out_group(
                     tree, number, self._crossings[number], opened, room, tall=tall
                 )
             levels[number] = self._kept[kept]
@@ -253,7 +253,7 @@ class Drawer:
 
     def _title(self, node: int) -> str:
         """Return the text in the header of an open node."""
-        label = short(clean(self.network.label(node)), MAX_NAME_COLUMNS)
+        label = omit_middle(clean(self.network.label(node)), MAX_NAME_COLUMNS)
         return f"{label} · {clean(self.network.ops[node])}"
 
     def _assemble(
@@ -329,7 +329,7 @@ class Drawer:
         nodes = (
             [] if inner and group else [n for n in self.tree.leaves(member) if n < len(network.ops)]
         )
-        item = size(self.tree, cell, inner, tall=tall)
+        item = measure_member(self.tree, cell, inner, tall=tall)
         nested = list[int]()
         if not inner:
             for body in flatten(self.bodies.get(n, ()) for n in nodes):

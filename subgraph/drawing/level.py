@@ -18,7 +18,7 @@ from subgraph.drawing.groups import Tree, map_leaves
 from subgraph.drawing.layered import Edge, Item, Placed, place_in_layers
 from subgraph.drawing.network import Network
 from subgraph.iterables import flatten, ungroup
-from subgraph.text import clean, count, count_columns, make_distinct_labels, short
+from subgraph.text import clean, count, count_columns, make_distinct_labels, omit_middle
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
 # Pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em).
@@ -119,7 +119,7 @@ class Crossing:
     named: NamedTensors
 
 
-def level(
+def lay_out_group(
     tree: Tree,
     number: int,
     crossing: Crossing,
@@ -173,7 +173,7 @@ def level(
         for cell in cells:
             columns = (count_columns(row.text) for row in cell.stubs)
             beside = max((n * LETTER_WIDTH + 6 for n in columns), default=0.0)
-            alone = size(tree, cell, inner.get(cell.member), tall=tall)
+            alone = measure_member(tree, cell, inner.get(cell.member), tall=tall)
             items.append(alone._replace(right=alone.right + beside))
         items += [Item(4.0, 4.0, 0.0, bottom=True)] * len(ways_out)
         joined = [_make_edge(wire, members, inner) for wire in wires]
@@ -194,7 +194,7 @@ def level(
     return _add_frame(tree, number, cells, wires, placed, ways_in, ways_out)
 
 
-def crossing(tree: Tree, number: int) -> Crossing:
+def find_crossing(tree: Tree, number: int) -> Crossing:
     """Return the tensors between the members of a group. Linear in the group's leaves."""
     sources = tree.network.sources
     wide = tree.network.wide
@@ -253,7 +253,7 @@ def _add_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> lis
         if all(m != PORT and not nodes <= m < root for m in ends) and wire.tensors[0] not in seen:
             seen.update(wire.tensors)
             more = f" +{len(wire.tensors) - 1}" if len(wire.tensors) > 1 else ""
-            text = short(clean(types.get(wire.tensors[0], "")), MAX_TYPE_COLUMNS) + more
+            text = omit_middle(clean(types.get(wire.tensors[0], "")), MAX_TYPE_COLUMNS) + more
             wire = Wire(wire.source, wire.target, wire.tensors, text)
         done.append(wire)
     return done
@@ -280,14 +280,14 @@ def _make_cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequenc
         return Cell(member, label[member], nodes, stubs=stubs)
     if member >= len(network.ops):
         type_text = clean(network.types.get(network.label(member), ""))
-        return Cell(member, label[member], short(type_text, MAX_TYPE_COLUMNS), stubs=stubs)
+        return Cell(member, label[member], omit_middle(type_text, MAX_TYPE_COLUMNS), stubs=stubs)
     sign = "+ " if member in tree.holders else ""
-    op = sign + short(clean(network.ops[member]), MAX_NAME_COLUMNS)
-    note = short(clean(tree.notes.get(member, "")), MAX_NAME_COLUMNS)
+    op = sign + omit_middle(clean(network.ops[member]), MAX_NAME_COLUMNS)
+    note = omit_middle(clean(tree.notes.get(member, "")), MAX_NAME_COLUMNS)
     return Cell(member, op, label[member], note, stubs)
 
 
-def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> Item:
+def measure_member(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> Item:
     """Return the box of a member, without its stubs."""
     weight = len(tree.leaves(cell.member))
     if inner:
@@ -360,7 +360,8 @@ def _add_frame(
     head = (
         0.0
         if root
-        else count_columns(short(clean(tree.groups[number].label), MAX_NAME_COLUMNS)) * LETTER_WIDTH
+        else count_columns(omit_middle(clean(tree.groups[number].label), MAX_NAME_COLUMNS))
+        * LETTER_WIDTH
         + 30
     )
     return Level(

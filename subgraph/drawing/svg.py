@@ -125,7 +125,9 @@ class Marks:
     suspects: Collection[int] = ()
 
 
-def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: bool = True) -> str:
+def draw_svg(
+    layout: Layout, marks: Marks | None = None, title: str = "", *, style: bool = True
+) -> str:
     """Return a standalone SVG element; without `style` for a page that has `STYLE` once. Names are
     escaped.
 

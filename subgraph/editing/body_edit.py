@@ -16,7 +16,7 @@ from subgraph.editing.draft import Draft
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.nested import assign, functions_of, iter_named_bodies
+from subgraph.graph.nested import assign, iter_named_bodies, list_functions
 from subgraph.graph.opsets import read_imports
 from subgraph.iterables import flatten
 
@@ -81,11 +81,11 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
     # the domains and local functions that only the edited body has
     model = draft.model
     known = read_imports(model)
-    functions = functions_of(model)
+    functions = list_functions(model)
     for domain, version in read_imports(form).items():
         if domain not in known:
             model.opset_import.add(domain=domain, version=version)
-    model.functions.extend(f for key, f in functions_of(form).items() if key not in functions)
+    model.functions.extend(f for key, f in list_functions(form).items() if key not in functions)
     model.ir_version = max(model.ir_version, form.ir_version)
     draft.drop_unused_functions()
     return draft

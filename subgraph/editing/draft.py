@@ -19,25 +19,25 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import (
     FunctionKey,
-    all_graphs,
-    all_nodes,
     assign,
     find_called,
-    functions_of,
+    find_function_key,
+    iter_attribute_tensors,
+    iter_graphs,
+    iter_model_nodes,
+    iter_nodes,
+    iter_tensor_names,
     list_captured,
-    model_nodes,
-    operator,
+    list_functions,
     rename,
-    tensor_names,
-    tensors_in,
 )
 from subgraph.graph.onnx_process import convert_model
 from subgraph.graph.opsets import (
     MIN_OPSET,
-    canonical_domain,
+    canonicalize_domain,
+    get_opset,
     list_changed,
-    newest_opsets,
-    opset_of,
+    list_newest_opsets,
     read_imports,
 )
 from subgraph.iterables import flatten, index_by_name, invert
@@ -104,7 +104,7 @@ class Draft:
         """Remove the local functions that were called, directly or through others, and no longer
         are."""
         gone = self._called - _find_called(self.model)
-        kept = [f for key, f in functions_of(self.model).items() if key not in gone]
+        kept = [f for key, f in list_functions(self.model).items() if key not in gone]
         assign(self.model.functions, kept)
 
     # ------------------------------------------------------------ putting in
@@ -122,7 +122,7 @@ class Draft:
         """
         theirs = self._convert_to_our_opsets(_load_copy(other), other)
         model = self.model
-        nodes = {node.name for node in all_nodes(model.graph.node)}
+        nodes = {node.name for node in iter_nodes(model.graph.node)}
         outer, inner = _list_names(model.graph)
         taken = outer | inner
         their_graph = theirs.graph
@@ -178,18 +178,20 @@ class Draft:
         if (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)):
             return False
         # strings, or an element type newer than subcut
-        if not dtypes.bits_of_number(ours.data_type):
+        if not dtypes.count_number_bits(ours.data_type):
             return bool(ours == theirs)
         places = ((ours, self._files[ours.name]), (theirs, path))
-        parts = (protobuf.pieces(tensor, file, protobuf.CHUNK_BYTES) for tensor, file in places)
+        parts = (
+            protobuf.iter_pieces(tensor, file, protobuf.CHUNK_BYTES) for tensor, file in places
+        )
         return all(a.tobytes() == b.tobytes() for a, b in zip(*parts, strict=True))
 
     def _add_functions(self, theirs: Any) -> None:
         """Take local functions over; a different one with a name of this model gets a new name."""
-        ours = {key: f.SerializeToString() for key, f in functions_of(self.model).items()}
+        ours = {key: f.SerializeToString() for key, f in list_functions(self.model).items()}
         added = {
             key: f
-            for key, f in functions_of(theirs).items()
+            for key, f in list_functions(theirs).items()
             if ours.get(key) != f.SerializeToString()
         }
         names = {name for _, name, _ in ours} | {f.name for f in theirs.functions}
@@ -197,8 +199,8 @@ class Draft:
         for key in (key for key in added if key in ours):
             other_names[key] = find_free_name(added[key].name, names, "_")
             names.add(other_names[key])
-        for node in model_nodes(theirs):
-            node.op_type = other_names.get(operator(node), node.op_type)
+        for node in iter_model_nodes(theirs):
+            node.op_type = other_names.get(find_function_key(node), node.op_type)
         for key, f in added.items():
             f.name = other_names.get(key, f.name)
             self.model.functions.append(f)
@@ -211,7 +213,7 @@ class Draft:
         """
         ours = read_imports(self.model)
         for entry in list(theirs.opset_import):
-            domain = canonical_domain(entry.domain)
+            domain = canonicalize_domain(entry.domain)
             if domain not in ours:
                 self.model.opset_import.add().CopyFrom(entry)
             elif changed := list_changed(theirs, domain, entry.version, ours[domain]):
@@ -299,7 +301,7 @@ class Draft:
             OutputError: the disk is full or not writable.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        with folders.scratch(path.parent) as work:
+        with folders.make_scratch(path.parent) as work:
             written = protobuf.write(self.model, self._files, work / path.name)
             yield work / path.name
             *data, model = sorted(written)[::-1]
@@ -317,18 +319,18 @@ def _load_copy(graph: Graph) -> Any:
     large weights are stubs."""
     model = protobuf.to_onnx(graph.model, graph.path)
     for holder in (model.graph, *model.functions):
-        protobuf.load_all(tensors_in(holder.node), graph.path)
+        protobuf.load_all(iter_attribute_tensors(holder.node), graph.path)
     return model
 
 
 def _list_names(graph: Any) -> tuple[set[str], set[str]]:
     """Return the names of a graph's tensors, and of those in bodies, with the ones they capture."""
-    own, *inner = all_graphs(graph)
-    return set(tensor_names(own)), set(flatten(map(tensor_names, inner)))
+    own, *inner = iter_graphs(graph)
+    return set(iter_tensor_names(own)), set(flatten(map(iter_tensor_names, inner)))
 
 
 def _find_called(model: Any) -> set[FunctionKey]:
-    return find_called(model.graph.node, functions_of(model))
+    return find_called(model.graph.node, list_functions(model))
 
 
 def describe(names: Sequence[str], noun: str) -> str:
@@ -350,8 +352,8 @@ def convert_opset(graph: Graph, version: int) -> Draft:
         UsageError: onnx does not know the version, or does not convert to one that old.
         ModelError: onnx cannot convert a node, and it does not fit the version.
     """
-    own = opset_of(graph.model)
-    newest = newest_opsets()[""]
+    own = get_opset(graph.model)
+    newest = list_newest_opsets()[""]
     if not MIN_OPSET <= version <= newest:
         raise UsageError(
             f"--opset {version}: onnx converts to opsets from {MIN_OPSET} to {newest}",

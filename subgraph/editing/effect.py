@@ -48,7 +48,7 @@ def measure_effect(
     changed = load(after)
     both = [name for name in before.outputs if name in changed.outputs]
     shapes = restrict(feeding.shapes, changed.inputs)
-    with folders.temporary() as folder:
+    with folders.make_temporary() as folder:
         ours = compute_outputs(before, feeding, reference, folder / "before")
         theirs = compute_outputs(
             changed, replace(feeding, shapes=shapes), reference, folder / "after"
@@ -68,7 +68,7 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str
         SubcutError: the reference cannot run the model; inputs do not fit.
     """
     graph = load(path)
-    with folders.temporary() as folder:
+    with folders.make_temporary() as folder:
         compute_outputs(graph, feeding, reference, folder)
     return _list_maps(graph)
 
@@ -106,7 +106,7 @@ def list_unfrozen_constants(
     """
     names = [n for n in boundary.shapes if n in piece.weights]
     same = []
-    with folders.temporary() as folder:
+    with folders.make_temporary() as folder:
         values = compute_values(graph, names, feeding, reference, folder)
         for name in names:
             value = values.records[0][name].value()

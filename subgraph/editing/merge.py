@@ -23,7 +23,7 @@ from subgraph.graph.value_types import read_type
 from subgraph.graph.walks import find_descendants
 from subgraph.iterables import flatten, index_by_name
 from subgraph.storage.tensors import Records
-from subgraph.text import clean, count, nearest
+from subgraph.text import clean, count, find_nearest
 from subgraph.types import JsonObject, StringMap
 
 # metadata of a tail: the outputs of the model that it was taken from, in order
@@ -96,7 +96,7 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
             if name not in known:
                 raise UnknownName(
                     f"'{name}' is not an {word} of {graph.path.name}",
-                    nearest=nearest(name, list(known)),
+                    nearest=find_nearest(name, list(known)),
                     code="edit.unknown-tensor",
                 )
         joined[taker] = output
@@ -114,7 +114,7 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
 
 
 def _name_all(info: Any, name: str) -> Any:
-    made = protobuf.protos().ValueInfoProto.FromString(info.SerializeToString())
+    made = protobuf.load_protos().ValueInfoProto.FromString(info.SerializeToString())
     made.name = name
     return made
 

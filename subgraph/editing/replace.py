@@ -17,7 +17,7 @@ from subgraph.graph.region import Region
 from subgraph.graph.selection import is_tensor
 from subgraph.graph.value_types import DeclaredType, find_declared_types, read_type
 from subgraph.iterables import flatten
-from subgraph.text import clean, nearest
+from subgraph.text import clean, find_nearest
 from subgraph.types import StringMap
 
 
@@ -50,7 +50,7 @@ def replace(
     if unknown := next((theirs for theirs in ours if theirs not in boundary), ""):
         raise UnknownName(
             f"'{unknown}' is not an input or output of {piece.path.name}",
-            nearest=nearest(unknown, boundary),
+            nearest=find_nearest(unknown, boundary),
             code="edit.unknown-tensor",
         )
     connected = _connect(graph, region, piece, ours)
@@ -123,7 +123,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
             raise UnknownName(
                 f"{piece.path.name} reads '{theirs}', which is not a tensor outside the region",
                 f"--map with a line: {[*known, 'NAME'][0]} {theirs}",
-                nearest(name, known),
+                find_nearest(name, known),
                 code="edit.unknown-tensor",
             )
     given = {ours.get(name, name): name for name in piece.outputs}

@@ -19,7 +19,7 @@ from pathlib import Path
 from subgraph import children
 from subgraph.errors import BackendError, UsageError
 from subgraph.iterables import flatten
-from subgraph.storage.folders import cache_folder
+from subgraph.storage.folders import find_cache_folder
 from subgraph.system import PYTHON, hardware
 
 # By the name that wheels and kernels use: the distribution's name.
@@ -75,7 +75,7 @@ def _list_programs(processor: str) -> list[str]:
 
 
 @cache
-def version(processor: str) -> str:
+def find_emulator_version(processor: str) -> str:
     """Return the emulator, with its version: `qemu 7.2.22 (older than 10: newer kernels may crash
     in it)`; "" without one."""
     if not find_qemu(processor):
@@ -93,7 +93,7 @@ def version(processor: str) -> str:
 
 def describe_missing(processor: str) -> str:
     """Name the parts that this machine lacks, in a line; "" if none."""
-    if lacks := hardware.not_on("Linux", "qemu for single programs"):
+    if lacks := hardware.name_missing_system("Linux", "qemu for single programs"):
         return f"{processor} {lacks}"
     if not find_qemu(processor):
         return f"{processor} needs qemu: `apt install qemu-user-static`"
@@ -109,7 +109,7 @@ def describe_missing(processor: str) -> str:
 
 def find_system(processor: str) -> Path:
     """Return the folder of the processor's system, which may not exist yet."""
-    return cache_folder("processors") / processor
+    return find_cache_folder("processors") / processor
 
 
 def make_system(processor: str, folder: Path, run: Run) -> None:
@@ -219,6 +219,6 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
     script.chmod(0o755)
 
 
-def packages(processor: str, work: Path) -> Path:
+def find_packages_folder(processor: str, work: Path) -> Path:
     """Return the folder of an environment's packages."""
     return work / "lib" / f"python{find_python_version(processor)}" / "site-packages"

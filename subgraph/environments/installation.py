@@ -25,7 +25,7 @@ from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
-from subgraph.storage.folders import cache_folder
+from subgraph.storage.folders import find_cache_folder
 from subgraph.system import PYTHON, Lock, is_private, join
 from subgraph.text import clean, mask_logins
 from subgraph.types import Strings, frozen
@@ -72,7 +72,7 @@ class Installation:
         words = [list(self.requirements), list(self.sources)]
         own = [*["alone"] * self.alone, *filter(None, [self.processor])]
         key = digest("environment/1", sys.version, sys.base_prefix, *words, *own)
-        return cache_folder("environments") / key[:20]
+        return find_cache_folder("environments") / key[:20]
 
     @property
     def python(self) -> Path:
@@ -93,23 +93,35 @@ class Installation:
         if self.processor:
             place = [
                 "--target",
-                str(emulated.packages(self.processor, folder)),
+                str(emulated.find_packages_folder(self.processor, folder)),
                 *emulated.choose_wheels(self.processor),
             ]
             return [
-                [*children.python("-m", "pip"), "install", *QUIET, "--no-compile", *place, *wanted]
+                [
+                    *children.make_python_command("-m", "pip"),
+                    "install",
+                    *QUIET,
+                    "--no-compile",
+                    *place,
+                    *wanted,
+                ]
             ]
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--python", python, *wanted]]
-        make = children.python("-m", "venv", folder)
+        make = children.make_python_command("-m", "venv", folder)
         if util.find_spec("pip") is None:
             return [
                 make,
-                [*children.python("-m", "pip", of=folder / PYTHON), "install", *QUIET, *wanted],
+                [
+                    *children.make_python_command("-m", "pip", of=folder / PYTHON),
+                    "install",
+                    *QUIET,
+                    *wanted,
+                ],
             ]
         make.insert(-1, "--without-pip")  # pip takes most of 3 seconds
-        pip = children.python("-m", "pip", "--python", python)
+        pip = children.make_python_command("-m", "pip", "--python", python)
         return [make, [*pip, "install", *QUIET, "--no-compile", *wanted]]
 
 
@@ -147,7 +159,7 @@ def make(environment: Installation, timeout: float = MAX_INSTALL_SECONDS) -> Pat
     with _lock(environment.folder):
         if not environment.is_ready:
             _make_system(environment)
-            with folders.aside(environment.folder) as work:
+            with folders.write_aside(environment.folder) as work:
                 for command in environment.commands(work):
                     _run(command, environment, timeout=timeout)
                 if environment.processor:
@@ -169,7 +181,7 @@ def _make_system(environment: Installation) -> None:
         folder = emulated.find_system(processor)
         with _lock(folder):
             if not folder.is_dir():
-                with folders.aside(folder) as work:
+                with folders.write_aside(folder) as work:
                     emulated.make_system(
                         processor,
                         work,
@@ -179,11 +191,11 @@ def _make_system(environment: Installation) -> None:
 
 def list_environments() -> list[Path]:
     """Return the folders of all complete environments, the last used one first."""
-    folders_ = [path.parent for path in cache_folder("environments").glob(f"*/{REQUIREMENTS}")]
+    folders_ = [path.parent for path in find_cache_folder("environments").glob(f"*/{REQUIREMENTS}")]
     return sorted(folders_, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
 
-def requirements(folder: Path) -> list[str]:
+def read_requirements(folder: Path) -> list[str]:
     """Return the requirements that the environment in a folder was made for."""
     return (folder / REQUIREMENTS).read_text(encoding="utf-8").split()
 
@@ -215,7 +227,7 @@ def _run(
     try:
         with (
             explain_os_error(BackendError, what, venv_hint, code="environment.no-venv"),
-            folders.scratch(parent, "pip") as place,  # what it unpacks goes with it
+            folders.make_scratch(parent, "pip") as place,  # what it unpacks goes with it
         ):
             env = {**outside, "TMPDIR": str(place)}
             done = children.run(command, timeout=timeout, heard=_log_download, env=env, cwd=parent)

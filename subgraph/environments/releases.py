@@ -27,7 +27,7 @@ from subgraph.environments.installation import QUIET, Installation, make
 from subgraph.errors import BackendError, UsageError
 from subgraph.iterables import flatten
 from subgraph.lazy import metadata
-from subgraph.storage.folders import cache_folder
+from subgraph.storage.folders import find_cache_folder
 from subgraph.system import link_folder
 from subgraph.types import Strings
 
@@ -53,18 +53,18 @@ MAX_INDEX_SECONDS = 120  # that an index may take to reply
 RELEASES_CONSTANT = "RELEASES"
 
 
-def package(backend: str) -> tuple[str, str, Strings]:
+def find_package(backend: str) -> tuple[str, str, Strings]:
     """Return a runtime's package, its first release that runs with numpy 2, and what it requires.
 
     Raises:
         UsageError: The backend names no package.
     """
-    found = plugins.constant("backends", backend, RELEASES_CONSTANT)
+    found = plugins.read_constant("backends", backend, RELEASES_CONSTANT)
     if not isinstance(found, tuple):
         some = [
             name
-            for name in plugins.own_names("backends")
-            if plugins.constant("backends", name, RELEASES_CONSTANT)
+            for name in plugins.list_own_names("backends")
+            if plugins.read_constant("backends", name, RELEASES_CONSTANT)
         ]
         raise UsageError(
             f"the releases of {backend} are not known",
@@ -95,7 +95,7 @@ def make_release(
     Raises:
         UsageError: It is not a version, or the backend has no releases.
     """
-    name, numpy_2, needs = package(backend)
+    name, numpy_2, needs = find_package(backend)
     known = parse(version) if version else None
     needs = tuple(
         need.format(date=known.micro) if known else need.partition("<")[0] for need in needs
@@ -144,15 +144,15 @@ def find_published(backend: str, sources: Sequence[str] = (), variant: str = "")
         BackendError: no index can be reached, or it has none. UsageError: the backend has no
             releases.
     """
-    name = variant or package(backend)[0]
-    if plugins.constant("backends", backend, "NPM"):
+    name = variant or find_package(backend)[0]
+    if plugins.read_constant("backends", backend, "NPM"):
         return _find_published_by_npm(name)
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *INDEX_OPTIONS, *sources]
     # this Python's pip, else one in a separate environment
     of = None if util.find_spec("pip") else make(Installation(("pip",), tuple(sources)))
     try:
         said = children.run(
-            [*children.python("-m", "pip", of=of), *words], timeout=MAX_INDEX_SECONDS
+            [*children.make_python_command("-m", "pip", of=of), *words], timeout=MAX_INDEX_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(
@@ -211,16 +211,17 @@ def find_installed(backend: str, variant: str = "") -> list[str]:
     Raises:
         UsageError: the backend has no releases.
     """
-    if plugins.constant("backends", backend, "NPM"):
-        begin = f"{package(backend)[0]}-"
+    if plugins.read_constant("backends", backend, "NPM"):
+        begin = f"{find_package(backend)[0]}-"
         return sorted(
-            (f.name.removeprefix(begin) for f in cache_folder(backend).glob(f"{begin}*")), key=parse
+            (f.name.removeprefix(begin) for f in find_cache_folder(backend).glob(f"{begin}*")),
+            key=parse,
         )
-    begin = f"{variant or package(backend)[0]}=="
+    begin = f"{variant or find_package(backend)[0]}=="
     found = {
         word.removeprefix(begin)
         for word in flatten(
-            installation.requirements(f)[:1] for f in installation.list_environments()
+            installation.read_requirements(f)[:1] for f in installation.list_environments()
         )
         if word.startswith(begin)
     }
@@ -233,10 +234,10 @@ def find_own_release(backend: str) -> str:
     Raises:
         UsageError: the backend has no releases.
     """
-    if plugins.constant("backends", backend, "NPM"):
-        return package(backend)[1]
+    if plugins.read_constant("backends", backend, "NPM"):
+        return find_package(backend)[1]
     try:
-        return metadata.version(package(backend)[0])
+        return metadata.version(find_package(backend)[0])
     except metadata.PackageNotFoundError:
         return ""
 
@@ -304,7 +305,7 @@ def read_interpreter(python: Path) -> Interpreter:
         python.parent / emulated.STARTED
     ).is_symlink():
         # Ours: it need not be run.
-        has_numpy = any(word.startswith("numpy") for word in installation.requirements(made))
+        has_numpy = any(word.startswith("numpy") for word in installation.read_requirements(made))
         return Interpreter(
             sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else [])
         )
@@ -318,7 +319,10 @@ def read_interpreter(python: Path) -> Interpreter:
     )
     try:
         said = (
-            children.run(children.python("-I", "-c", asked, of=python), timeout=MAX_INDEX_SECONDS)
+            children.run(
+                children.make_python_command("-I", "-c", asked, of=python),
+                timeout=MAX_INDEX_SECONDS,
+            )
             .out.decode()
             .split()
         )

@@ -18,13 +18,13 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf, region as regions
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.nested import (
-    all_tensors,
-    attribute,
-    bodies,
     find_called,
+    get_attribute,
+    iter_attribute_tensors,
+    iter_model_nodes,
+    iter_tensors,
+    list_bodies,
     list_captured,
-    model_nodes,
-    tensors_in,
 )
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD
@@ -42,7 +42,7 @@ from subgraph.graph.region import Region
 from subgraph.graph.value_types import (
     DeclaredTensor,
     allows,
-    common_type,
+    find_common_type,
     find_declared_types,
     find_value_infos,
     is_complete,
@@ -133,7 +133,7 @@ class Cut:
         """Number of elements of all initializers except frozen tensors, and of Constant nodes."""
         held = [t for t in self.model.graph.initializer if t.name not in self.frozen]
         return count_constant_elements(self.graph, self.region) + sum(
-            map(protobuf.element_count, held)
+            map(protobuf.count_elements, held)
         )
 
     def get_declaration(self, name: str) -> DeclaredTensor:
@@ -147,7 +147,7 @@ class Cut:
         Raises:
             DataError: the bytes of a weight cannot be read.
         """
-        full: onnx.ModelProto = protobuf.protos().ModelProto()
+        full: onnx.ModelProto = protobuf.load_protos().ModelProto()
         full.CopyFrom(self.model)
         protobuf.load_all(full.graph.initializer, self.graph.path)
         return full
@@ -201,7 +201,7 @@ def cut(
 def count_constant_elements(graph: Graph, region: Region) -> int:
     """Return how many elements the Constant nodes hold that a region reads."""
     held = map(graph.constant, graph.iter_outputs(region.pulled))
-    return sum(protobuf.element_count(tensor) for tensor in held if tensor is not None)
+    return sum(protobuf.count_elements(tensor) for tensor in held if tensor is not None)
 
 
 def cut_region(
@@ -220,7 +220,7 @@ def cut_region(
     dimensions open. With captured values and without `dynamic` the cut is *pinned*: shapes in it
     are sizes, and agree with those captured, or are not declared.
     """
-    frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
+    frozen = list_freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
     own = {*inputs, *graph.iter_outputs(region.all_nodes)}
     makers = () if captured else graph.producers(inputs)
@@ -229,10 +229,10 @@ def cut_region(
     if not captured and _contradicts_declarations(graph, region, inputs, declared):
         inferred = _infer_types(graph, [n for n in infos if n not in graph.inputs])
         infos = {n: _correct_type(v, inferred.get(n)) for n, v in infos.items()}
-    types = boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
-    constants = [frozen_constant(captured[0][name], folder) for name in frozen if folder]
+    types = list_boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
+    constants = [freeze_constant(captured[0][name], folder) for name in frozen if folder]
     pinned = bool(captured) and not dynamic
-    infos = consistent_infos(graph, types, infos, pinned=pinned)
+    infos = make_consistent_infos(graph, types, infos, pinned=pinned)
     model, renamed = build_model(graph, region, inputs, region.outputs, types, infos, constants)
     if pinned:
         drop_open_shapes(model)
@@ -257,7 +257,7 @@ def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueIn
     return other
 
 
-def freezable(region: Region, captured: Sequence[Records]) -> Strings:
+def list_freezable(region: Region, captured: Sequence[Records]) -> Strings:
     """Return the tensors in `region.shapes` whose captured values can be initializers: tensors of
     unpacked numbers."""
     return tuple(
@@ -277,8 +277,8 @@ def build_model(
     infos: Mapping[str, ValueInfoProto],
     constants: Iterable[TensorProto] = (),
 ) -> tuple[ModelProto, dict[str, str]]:
-    """Return (model, renamed nodes): the region in the class `protobuf.reading_class()`, with large
-    weights as stubs.
+    """Return (model, renamed nodes): the region in the class `protobuf.find_reading_class()`, with
+    large weights as stubs.
 
     `types` are those of inputs and outputs; an output without a type is declared without one.
     `infos` are kept as value_info of intermediate tensors. `constants` become initializers.
@@ -299,7 +299,9 @@ def build_model(
     out.MergeFrom(copy_without(graph.model.graph, GRAPH_PARTS))
     order = graph.in_order(region.all_nodes)
     out.node.extend(graph.nodes[i] for i in order)
-    protobuf.load_all(tensors_in(out.node), graph.path)  # next to the cut it would be missing
+    protobuf.load_all(
+        iter_attribute_tensors(out.node), graph.path
+    )  # next to the cut it would be missing
     renamed = _make_names_distinct(order, out)
     inside = set(graph.iter_outputs(order))
     annotated = inside.union(inputs)
@@ -319,7 +321,7 @@ def build_model(
     if model.ir_version < 4:  # every initializer must be an input as well
         declared = index_by_name(graph.model.graph.input)
         for tensor in out.initializer:
-            type_proto = protobuf.protos().TypeProto()
+            type_proto = protobuf.load_protos().TypeProto()
             set_tensor(type_proto, tensor.data_type, tensor.dims)
             declare(out.input, tensor.name, declared.get(tensor.name), type_proto)
     inner = inside.difference(outputs)
@@ -388,7 +390,7 @@ def add_weight(graph: Graph, name: str, out: GraphProto) -> None:
         protobuf.load_all((sparse.values, sparse.indices), graph.path)
         return
     source = graph.weights[name]
-    if protobuf.is_in_other_file(source) and protobuf.nbytes(source) < protobuf.MIN_STUB_BYTES:
+    if protobuf.is_in_other_file(source) and protobuf.count_bytes(source) < protobuf.MIN_STUB_BYTES:
         source = protobuf.load_raw(source, graph.path)
     out.initializer.add().MergeFromString(source.SerializeToString())
 
@@ -399,13 +401,13 @@ def add_functions(graph: Graph, nodes: Iterable[NodeProto], model: ModelProto) -
     needed = find_called(nodes, graph.functions)
     model.functions.extend(function for key, function in graph.functions.items() if key in needed)
     for function in model.functions:
-        protobuf.load_all(all_tensors(function), graph.path)
+        protobuf.load_all(iter_tensors(function), graph.path)
 
 
 # ------------------------------------------------------------ types
 
 
-def boundary_types(
+def list_boundary_types(
     graph: Graph,
     names: Sequence[str],
     captured: Sequence[Records],
@@ -423,7 +425,9 @@ def boundary_types(
         ModelError: the type of a tensor is neither declared nor captured, and cannot be inferred.
     """
     captured_types = {
-        n: common_type([s[n] for s in captured]) for n in names if captured and n in captured[0]
+        n: find_common_type([s[n] for s in captured])
+        for n in names
+        if captured and n in captured[0]
     }
     if captured and not dynamic:
         return captured_types
@@ -444,7 +448,7 @@ def boundary_types(
     return types
 
 
-def consistent_infos(
+def make_consistent_infos(
     graph: Graph,
     types: Mapping[str, TypeProto],
     infos: Mapping[str, ValueInfoProto],
@@ -474,8 +478,8 @@ def drop_open_shapes(model: ModelProto) -> None:
     """
     for function in model.functions:
         function.ClearField("value_info")
-    standard = [node for node in model_nodes(model) if node.domain in STANDARD]
-    for body in flatten(map(bodies, standard)):
+    standard = [node for node in iter_model_nodes(model) if node.domain in STANDARD]
+    for body in flatten(map(list_bodies, standard)):
         body.ClearField("value_info")
         for info in (*body.input, *body.output):
             if info.type.HasField("tensor_type") and not is_fixed(info.type):
@@ -543,7 +547,7 @@ def _infer_output_type(node: NodeProto, types: Mapping[str, int]) -> int:
     """Return the element type of a node's first output, by its operator; 0 if it is not
     known."""
     if node.op_type == "Cast":
-        return attribute(node, "to", 0) or 0  # None: a damaged file's has no type
+        return get_attribute(node, "to", 0) or 0  # None: a damaged file's has no type
     if node.op_type in KEEPS_TYPE and node.input:
         return types.get(node.input[0], 0)
     return FIXED_TYPE.get(node.op_type, 0)
@@ -576,13 +580,13 @@ def _has_misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> boo
         if first is None or second is None or min(len(first), len(second)) < 2:
             return False
         if node.op_type == "Conv":
-            groups = attribute(node, "group", 1)
+            groups = get_attribute(node, "group", 1)
             return len(first) != len(second) or _differ(first[1], second[1], groups)
         if node.op_type == "ConvTranspose":
             return len(first) != len(second) or _differ(first[1], second[0])
-        columns = first[-2 if attribute(node, "transA", 0) else -1]
-        return _differ(columns, second[-1 if attribute(node, "transB", 0) else -2])
-    if attribute(node, "axis", None) is not None:  # as broadcasting was before opset 7
+        columns = first[-2 if get_attribute(node, "transA", 0) else -1]
+        return _differ(columns, second[-1 if get_attribute(node, "transB", 0) else -2])
+    if get_attribute(node, "axis", None) is not None:  # as broadcasting was before opset 7
         return False
     axes = zip_longest(*(reversed(dims) for dims in shapes if dims is not None), fillvalue=1)
     return any(len({size for size in axis if isinstance(size, int)} - {1}) > 1 for axis in axes)
@@ -617,14 +621,14 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
     }
 
 
-def frozen_constant(record: Record, folder: Path) -> TensorProto:
+def freeze_constant(record: Record, folder: Path) -> TensorProto:
     """Return a captured value as an initializer. Read without numpy, so that cutting need not load
     it."""
     # After the header of a C-ordered .npy file, of the versions 1 to 3 of numpy.lib.format.
     data = (folder / record.files[0]).read_bytes()
     width = 2 if data[6] == 1 else 4  # bytes of the header's length, which is at byte 8
     begin = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
-    return protobuf.protos().TensorProto(
+    return protobuf.load_protos().TensorProto(
         name=record.name,
         data_type=dtypes.TYPE_NUMBERS[record.dtype],
         dims=record.shapes[0],
@@ -632,7 +636,7 @@ def frozen_constant(record: Record, folder: Path) -> TensorProto:
     )
 
 
-def structure_problem(model: ModelProto) -> str | None:
+def find_structure_problem(model: ModelProto) -> str | None:
     """Return a tensor that is read before it is produced, or an output without a producer.
 
     Returns:

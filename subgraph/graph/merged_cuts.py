@@ -28,7 +28,13 @@ from typing import TypeAlias
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, Cut
-from subgraph.graph.nested import FunctionKey, all_tensors, functions_of, rename, tensors_in
+from subgraph.graph.nested import (
+    FunctionKey,
+    iter_attribute_tensors,
+    iter_tensors,
+    list_functions,
+    rename,
+)
 from subgraph.iterables import flatten
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records
@@ -137,7 +143,7 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
         rename(piece, f"p{i}/".__add__, f"p{i}/".__add__)
         for part in GRAPH_PARTS:
             getattr(model.graph, part).MergeFrom(getattr(piece, part))
-        functions.update(functions_of(cut.model))
+        functions.update(list_functions(cut.model))
     model.functions.extend(functions[key] for key in cuts[0].graph.functions if key in functions)
     inputs, outputs = (
         tuple({name: f"p{i}/{name}" for name in getattr(cut, role)} for i, cut in enumerate(cuts))
@@ -203,15 +209,15 @@ def _find_owned(cut: Cut) -> dict[OwnedKey, str]:
     owned: dict[OwnedKey, str] = {i: f"node '{graph.label(i)}'" for i in nodes}
     for tensor in _iter_large_weights(cut):
         owned[tensor.name] = f"a constant of {_count_bytes(tensor)} bytes: '{tensor.name}'"
-    for key, function in functions_of(cut.model).items():
-        if any(_count_bytes(t) > SHARED_BYTES for t in all_tensors(function)):
+    for key, function in list_functions(cut.model).items():
+        if any(_count_bytes(t) > SHARED_BYTES for t in iter_tensors(function)):
             owned[key] = f"the function '{function.name}', which holds constants"
     return owned
 
 
 def _is_small_constant(node: protobuf.NodeProto) -> bool:
     lists = (len(a.floats) + len(a.ints) for a in node.attribute)
-    small_tensors = all(_count_bytes(t) <= SHARED_BYTES for t in tensors_in([node]))
+    small_tensors = all(_count_bytes(t) <= SHARED_BYTES for t in iter_attribute_tensors([node]))
     return node.op_type == "Constant" and small_tensors and sum(lists) * 8 <= SHARED_BYTES
 
 
@@ -236,13 +242,13 @@ def _count_type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
     """
     tensor = proto.tensor_type
     sizes = [d.dim_value if d.HasField("dim_value") else open_size for d in tensor.shape.dim]
-    bits = dtypes.bits_of_number(tensor.elem_type)
+    bits = dtypes.count_number_bits(tensor.elem_type)
     return (math.prod(sizes) * bits + 7) // 8 if tensor.HasField("shape") else 0
 
 
 def _count_bytes(tensor: protobuf.TensorProto) -> int:
     """Count the bytes of a constant."""
     # strings, or an element type newer than subcut
-    if not dtypes.bits_of_number(tensor.data_type):
+    if not dtypes.count_number_bits(tensor.data_type):
         return sum(map(len, tensor.string_data)) + len(tensor.raw_data)
-    return protobuf.nbytes(tensor)
+    return protobuf.count_bytes(tensor)

@@ -9,13 +9,13 @@ from pathlib import Path
 from subgraph.errors import OutputError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import all_tensors
+from subgraph.graph.nested import iter_tensors
 from subgraph.graph.value_types import find_value_infos, is_fixed, pin
 from subgraph.iterables import flatten
-from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.digest import digest, digest_file
 
 
-def external_files(graph: Graph) -> dict[str, Path]:
+def find_external_files(graph: Graph) -> dict[str, Path]:
     """Return the files that hold a model's external data, by location as the model names them, with
     their real paths.
 
@@ -25,7 +25,7 @@ def external_files(graph: Graph) -> dict[str, Path]:
         DataError: a location leads out of the model's folder, or its file is missing or too short.
     """
     found = {}
-    for tensor in flatten(map(all_tensors, (graph.model.graph, *graph.model.functions))):
+    for tensor in flatten(map(iter_tensors, (graph.model.graph, *graph.model.functions))):
         if protobuf.is_in_other_file(tensor):
             location = next((str(e.value) for e in tensor.external_data if e.key == "location"), "")
             found[location] = protobuf.locate(tensor, graph.path).file
@@ -38,10 +38,10 @@ def copy_model(graph: Graph, path: Path) -> None:
     The files are copies and no links, because a candidate can write into them.
 
     Raises:
-        DataError: As `external_files`.
+        DataError: As `find_external_files`.
         OutputError: Nothing can be written.
     """
-    _copy({path.name: graph.path, **external_files(graph)}, path.parent)
+    _copy({path.name: graph.path, **find_external_files(graph)}, path.parent)
 
 
 def _copy(files: Mapping[str, Path], folder: Path) -> None:
@@ -71,7 +71,7 @@ def write_pinned(graph: Graph, types: Mapping[str, protobuf.TypeProto], path: Pa
         path: The file to write.
 
     Raises:
-        DataError: As `external_files`.
+        DataError: As `find_external_files`.
         OutputError: Nothing can be written.
     """
     model = protobuf.to_onnx(graph.model, graph.path)
@@ -87,19 +87,19 @@ def write_pinned(graph: Graph, types: Mapping[str, protobuf.TypeProto], path: Pa
                 dim.dim_value = symbols[dim.dim_param]
         if not is_fixed(info.type):
             info.type.tensor_type.ClearField("shape")
-    _copy(external_files(graph), path.parent)
+    _copy(find_external_files(graph), path.parent)
     protobuf.rewrite(model, graph.path, path)
 
 
-def model_digest(graph: Graph) -> str:
+def digest_model(graph: Graph) -> str:
     """Return a hash of the bytes of the model's file and of its external data: 0.6 s per GB.
 
     Raises:
-        DataError: as `external_files`. OSError: a file cannot be read.
+        DataError: as `find_external_files`. OSError: a file cannot be read.
     """
-    files = external_files(graph)
+    files = find_external_files(graph)
     return digest(
-        "file/1", file_digest(graph.path), {name: file_digest(file) for name, file in files.items()}
+        "file/1", digest_file(graph.path), {name: digest_file(file) for name, file in files.items()}
     )
 
 

@@ -47,43 +47,43 @@ def iter_named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield from ((f"{a.name}[{k}]", graph) for k, graph in enumerate(a.graphs))
 
 
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
+def list_bodies(node: NodeProto) -> Iterator[GraphProto]:
     """Return the graphs that a node holds as attributes, not those nested deeper."""
     return (graph for _, graph in iter_named_bodies(node))
 
 
-def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def iter_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Yield these nodes, and those in their bodies."""
     for node in nodes:
         yield node
-        for body in bodies(node):
-            yield from all_nodes(body.node)
+        for body in list_bodies(node):
+            yield from iter_nodes(body.node)
 
 
-def model_nodes(model: ModelProto) -> Iterator[NodeProto]:
+def iter_model_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """Yield the nodes of a model, also in bodies and local functions."""
-    yield from all_nodes(model.graph.node)
+    yield from iter_nodes(model.graph.node)
     for function in model.functions:
-        yield from all_nodes(function.node)
+        yield from iter_nodes(function.node)
 
 
-def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+def iter_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """Yield the graph, and the bodies in it."""
     yield graph
     for node in graph.node:
-        for body in bodies(node):
-            yield from all_graphs(body)
+        for body in list_bodies(node):
+            yield from iter_graphs(body)
 
 
-def all_tensors(graph: Any) -> Iterator[TensorProto]:
-    """Yield the tensors that a graph or function holds: initializers, and what `tensors_in` its
-    nodes; sparse ones as two."""
+def iter_tensors(graph: Any) -> Iterator[TensorProto]:
+    """Yield the tensors that a graph or function holds: initializers, and those in attributes of
+    its nodes; sparse ones as two."""
     yield from getattr(graph, "initializer", ())
     yield from _iter_parts(getattr(graph, "sparse_initializer", ()))
-    yield from tensors_in(graph.node)
+    yield from iter_attribute_tensors(graph.node)
 
 
-def tensors_in(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+def iter_attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
     """Yield the tensors in attributes of these nodes, and in their bodies."""
     for node in nodes:
         if node.op_type in BODILESS and node.op_type not in HOLDS_TENSOR:
@@ -93,8 +93,8 @@ def tensors_in(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
             yield from a.tensors
             yield from _iter_parts((a.sparse_tensor,) if a.HasField("sparse_tensor") else ())
             yield from _iter_parts(a.sparse_tensors)
-        for body in bodies(node):
-            yield from all_tensors(body)
+        for body in list_bodies(node):
+            yield from iter_tensors(body)
 
 
 def _iter_parts(sparse: Iterable[Any]) -> Iterator[TensorProto]:
@@ -102,7 +102,7 @@ def _iter_parts(sparse: Iterable[Any]) -> Iterator[TensorProto]:
         yield from (tensor.values, tensor.indices)
 
 
-def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+def get_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     """Value of an attribute: number, text, list or TensorProto; the default if the node has none of
     that name.
 
@@ -130,19 +130,19 @@ def _is_of_another_kind(value: Any, default: Any) -> bool:
 # ------------------------------------------------------------ functions
 
 
-def operator(node: NodeProto) -> FunctionKey:
+def find_function_key(node: NodeProto) -> FunctionKey:
     """Return the key of the local function that a node calls, if the model has it."""
     return node.domain, node.op_type, node.overload
 
 
-def constant_value(node: NodeProto) -> TensorProto | None:
+def get_constant_value(node: NodeProto) -> TensorProto | None:
     """Return the attribute `value` of a Constant; None for any other node."""
     if node.op_type != "Constant":
         return None
     return next((a.t for a in node.attribute if a.name == "value"), None)
 
 
-def functions_of(model: ModelProto) -> dict[FunctionKey, Any]:
+def list_functions(model: ModelProto) -> dict[FunctionKey, Any]:
     """Return the local functions, in file order."""
     return {(f.domain, f.name, f.overload): f for f in model.functions}
 
@@ -152,12 +152,12 @@ def find_called(
 ) -> set[FunctionKey]:
     """Return the functions that these nodes call, also from bodies and through other functions."""
     found: set[FunctionKey] = set()
-    waiting = list(all_nodes(nodes)) if functions else []
+    waiting = list(iter_nodes(nodes)) if functions else []
     for node in waiting:  # it grows meanwhile
-        key = operator(node)
+        key = find_function_key(node)
         if key in functions and key not in found:
             found.add(key)
-            waiting += all_nodes(functions[key].node)
+            waiting += iter_nodes(functions[key].node)
     return found
 
 
@@ -169,10 +169,10 @@ def list_captured(node: NodeProto) -> list[str]:
 
     They are in order, each once.
     """
-    return drop_repeats(flatten(map(free_names, bodies(node))))
+    return drop_repeats(flatten(map(find_free_names, list_bodies(node))))
 
 
-def free_names(body: GraphProto) -> list[str]:
+def find_free_names(body: GraphProto) -> list[str]:
     """Return the tensors that a body, at any depth, reads from the graph around it.
 
     They are in order, each once.
@@ -186,7 +186,7 @@ def free_names(body: GraphProto) -> list[str]:
     return [name for name in dict.fromkeys(read) if name and name not in own]
 
 
-def tensor_names(graph: GraphProto) -> Iterator[str]:
+def iter_tensor_names(graph: GraphProto) -> Iterator[str]:
     """Yield the names of a graph's own tensors, with repetitions; not those in its bodies."""
     for node in graph.node:
         yield from filter(None, (*node.input, *node.output))
@@ -212,7 +212,7 @@ def rename(graph: GraphProto, tensor: Callable[[str], str], node: Callable[[str]
             each.name = node(each.name)
         each.input[:] = [name and tensor(name) for name in each.input]
         each.output[:] = [name and tensor(name) for name in each.output]
-        for body in bodies(each):
+        for body in list_bodies(each):
             rename(body, tensor, node)
     for part in _iter_named(graph):
         part.name = part.name and tensor(part.name)

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from subgraph.children import Answering, python
+from subgraph.children import Answering, make_python_command
 from subgraph.errors import ModelError, explain_os_error
 from subgraph.graph import protobuf
-from subgraph.graph.nested import assign, model_nodes
-from subgraph.graph.opsets import STANDARD, drop_defaults, misfit, opset_of
+from subgraph.graph.nested import assign, iter_model_nodes
+from subgraph.graph.opsets import STANDARD, drop_defaults, find_misfit, get_opset
 from subgraph.graph.value_types import declare_weights_on_disk
-from subgraph.system import crash_name, free_memory
+from subgraph.system import measure_free_memory, name_crash
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class OnnxProcess:
         parts = [node.SerializeToString(), *(m.SerializeToString() for m in types)]
         words = {"op": node.op_type, "domain": node.domain, "sizes": [len(p) for p in parts]}
         body = self._ask("function", b"".join(parts), version=version, opset=opset, **words)
-        function: FunctionProto = protobuf.protos().FunctionProto.FromString(body)
+        function: FunctionProto = protobuf.load_protos().FunctionProto.FromString(body)
         return function
 
     def check(self, model: ModelProto | Path) -> None:
@@ -157,7 +157,7 @@ class OnnxProcess:
         if reply is None:
             self._child = None
             code = child.end()
-            name = crash_name(code)
+            name = name_crash(code)
             how = f"it was ended by {name}" if name else f"it ended with code {code}"
             limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
             raise ModelError(
@@ -172,10 +172,10 @@ class OnnxProcess:
     def _start(self, size: int) -> Answering:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
-        self._bound = min(MAX_MEMORY + MEMORY_PER_BYTE * size, free_memory())
+        self._bound = min(MAX_MEMORY + MEMORY_PER_BYTE * size, measure_free_memory())
         what = f"cannot start a process to check {self.path.name}"
         with explain_os_error(ModelError, what, code="process.not-started"):
-            return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
+            return Answering(make_python_command("-I", "-S", CHILD, folder), memory=self._bound)
 
     def __enter__(self) -> OnnxProcess:
         return self
@@ -202,7 +202,7 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
     Raises:
         ModelError: onnx cannot convert a node, and it does not fit the version.
     """
-    own = opset_of(model)
+    own = get_opset(model)
     functions = list(model.functions)
     hidden = set()
     model.opset_import.add(domain=HIDDEN, version=1)
@@ -213,7 +213,7 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
                 break
             except OnnxError as e:
                 words = re.findall(r"\w+", str(e))
-                standard = (n.op_type for n in model_nodes(model) if n.domain in STANDARD)
+                standard = (n.op_type for n in iter_model_nodes(model) if n.domain in STANDARD)
                 op = next((op for op in standard if op in words), "")
                 if not op:
                     raise ModelError(
@@ -221,7 +221,7 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
                         code="opset.not-convertible",
                     ) from e
             hidden.add(op)
-            for node in model_nodes(model):
+            for node in iter_model_nodes(model):
                 if node.op_type == op and node.domain in STANDARD:
                     node.domain = HIDDEN
     imports = [entry for entry in converted.opset_import if entry.domain != HIDDEN]
@@ -246,14 +246,14 @@ def _require_fitting(model: protobuf.ModelProto, path: Path, version: int) -> No
         ModelError: Nodes do not fit the version; it names them.
     """
     unfit = []
-    for node in model_nodes(model):
+    for node in iter_model_nodes(model):
         if node.domain != HIDDEN:
             continue
         node.domain = ""
-        if misfit(node, version, {}):
+        if find_misfit(node, version, {}):
             bare = drop_defaults(node)
             assign(bare.attribute, [a for a in bare.attribute if a.name != EVEN_PARTS])
-            if reason := misfit(bare, version, {}):
+            if reason := find_misfit(bare, version, {}):
                 unfit.append(f"'{node.name or node.output[0]}' ({node.op_type}) {reason}")
             node.CopyFrom(bare)
     if unfit:

@@ -15,9 +15,15 @@ from typing import Any
 
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.nested import FunctionKey, assign, attribute, functions_of, model_nodes
+from subgraph.graph.nested import (
+    FunctionKey,
+    assign,
+    get_attribute,
+    iter_model_nodes,
+    list_functions,
+)
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import parse_type, tensor_text
+from subgraph.storage.tensors import format_tensor_type, parse_type
 from subgraph.text import count
 from subgraph.types import StringMap
 
@@ -41,17 +47,17 @@ DEFAULTS = {
 UNLIMITED = 1 << 16  # inputs; a schema without a limit has 2³¹ − 1
 
 
-def canonical_domain(name: str) -> str:
+def canonicalize_domain(name: str) -> str:
     """Return a domain by its usual name: `ai.onnx` is another name of ""."""
     return "" if name in STANDARD else str(name)
 
 
 def read_imports(model: Any) -> dict[str, int]:
     """Return the version of each domain that a model or function imports."""
-    return {canonical_domain(entry.domain): int(entry.version) for entry in model.opset_import}
+    return {canonicalize_domain(entry.domain): int(entry.version) for entry in model.opset_import}
 
 
-def opset_of(model: protobuf.ModelProto, default: int = 1) -> int:
+def get_opset(model: protobuf.ModelProto, default: int = 1) -> int:
     """Return the version of ONNX's own operators that a model imports."""
     return max(
         (int(entry.version) for entry in model.opset_import if entry.domain in STANDARD),
@@ -60,7 +66,7 @@ def opset_of(model: protobuf.ModelProto, default: int = 1) -> int:
 
 
 @cache
-def newest_opsets() -> dict[str, int]:
+def list_newest_opsets() -> dict[str, int]:
     """Return the newest opset that onnx knows of each domain."""
     import onnx.defs
 
@@ -71,7 +77,7 @@ def newest_opsets() -> dict[str, int]:
 
 
 @cache
-def schema(op: str, version: int, domain: str = "") -> Any:
+def find_schema(op: str, version: int, domain: str = "") -> Any:
     """Return onnx's schema of an operator as of a version of its domain; None if it has none."""
     import onnx.defs
 
@@ -88,7 +94,7 @@ def schema(op: str, version: int, domain: str = "") -> Any:
 
 
 @cache
-def history(op: str, domain: str) -> list[Any]:
+def list_schema_versions(op: str, domain: str) -> list[Any]:
     """Return all versions of an operator's schema, oldest first."""
     import onnx.defs
 
@@ -98,11 +104,13 @@ def history(op: str, domain: str) -> list[Any]:
     return sorted(versions, key=lambda s: int(s.since_version))
 
 
-def newer_than(model: protobuf.ModelProto, version: int) -> list[tuple[protobuf.NodeProto, int]]:
+def find_newer_nodes(
+    model: protobuf.ModelProto, version: int
+) -> list[tuple[protobuf.NodeProto, int]]:
     """Return the nodes, also in bodies and functions, that mean what a later version than this one
     defines; and which."""
-    opset = opset_of(model)
-    standard = (node for node in model_nodes(model) if node.domain in STANDARD)
+    opset = get_opset(model)
+    standard = (node for node in iter_model_nodes(model) if node.domain in STANDARD)
     meant = ((node, _find_since(node.op_type, opset)) for node in standard)
     return [(node, since) for node, since in meant if since is not None and since > version]
 
@@ -112,11 +120,13 @@ def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) 
     onnx does not know."""
     if one == other:
         return []
-    domain = canonical_domain(domain)
+    domain = canonicalize_domain(domain)
     used = {
-        str(node.op_type) for node in model_nodes(model) if canonical_domain(node.domain) == domain
+        str(node.op_type)
+        for node in iter_model_nodes(model)
+        if canonicalize_domain(node.domain) == domain
     }
-    own = {name for of, name, _ in functions_of(model) if canonical_domain(of) == domain}
+    own = {name for of, name, _ in list_functions(model) if canonicalize_domain(of) == domain}
     versions = {
         op: (_find_since(op, one, domain), _find_since(op, other, domain))
         for op in sorted(used - own)
@@ -127,7 +137,7 @@ def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) 
 def _find_since(op: str, version: int, domain: str = "") -> int | None:
     """Return the version that defines what an operator means in this one; None if onnx does not
     know it."""
-    found = schema(op, version, domain)
+    found = find_schema(op, version, domain)
     return None if found is None else int(found.since_version)
 
 
@@ -137,7 +147,7 @@ def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
     bare = protobuf.clone(node)
     kept = []
     for a in node.attribute:
-        value = attribute(node, a.name)
+        value = get_attribute(node, a.name)
         values = value if isinstance(value, list) else [value]
         if a.name not in DEFAULTS or any(v != DEFAULTS[a.name] for v in values):
             kept.append(a)
@@ -145,15 +155,15 @@ def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
     return bare
 
 
-def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str = "") -> str:
+def find_misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str = "") -> str:
     """Return the first reason why a node does not fit its operator at a version; "" if it fits.
 
     The node is the subject of the sentence: "reads 'x' as int64 …". `types`: tensor →
     `tensor(float)`, as far as known.
     """
-    known = schema(str(node.op_type), version, domain)
+    known = find_schema(str(node.op_type), version, domain)
     if known is None:
-        versions = history(str(node.op_type), domain)
+        versions = list_schema_versions(str(node.op_type), domain)
         first = f": it comes with opset {versions[0].since_version}" if versions else ""
         return f"is not part of opset {version}{first}"
     if known.deprecated:
@@ -191,7 +201,7 @@ def _iter_wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -
         if name not in known.attributes:
             yield f"has the attribute '{name}', which opset {version} does not know"
         elif kind != (formal := known.attributes[name].type).value:
-            actual = protobuf.protos().AttributeProto.AttributeType.Name(kind)
+            actual = protobuf.load_protos().AttributeProto.AttributeType.Name(kind)
             yield f"has the attribute '{name}' of type {actual}, but it is {formal.name}"
     for name, needed in known.attributes.items():
         if needed.required and name not in present:
@@ -202,8 +212,10 @@ def find_next_version(
     node: protobuf.NodeProto, version: int, types: StringMap, domain: str
 ) -> int | None:
     """Return the first later version of the domain in which a node fits its operator, or None."""
-    versions = (int(s.since_version) for s in history(str(node.op_type), domain))
-    return next((v for v in versions if v > version and not misfit(node, v, types, domain)), None)
+    versions = (int(s.since_version) for s in list_schema_versions(str(node.op_type), domain))
+    return next(
+        (v for v in versions if v > version and not find_misfit(node, v, types, domain)), None
+    )
 
 
 def _find_formal(formals: Any, position: int) -> Any:
@@ -216,28 +228,28 @@ def _find_formal(formals: Any, position: int) -> Any:
 # ------------------------------------------------------------ type names
 
 
-def type_text(proto: protobuf.TypeProto) -> str:
+def format_schema_type(proto: protobuf.TypeProto) -> str:
     """Return a type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; empty if it is
     incomplete."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
-        text = element_text(getattr(proto, kind).elem_type)
+        text = format_element_type(getattr(proto, kind).elem_type)
         return f"sparse_{text}" if text and kind == "sparse_tensor_type" else text
     if kind == "map_type":
-        key = element_text(proto.map_type.key_type)
-        value = type_text(proto.map_type.value_type)
+        key = format_element_type(proto.map_type.key_type)
+        value = format_schema_type(proto.map_type.value_type)
         return f"map({key[7:-1]},{value})" if key and value else ""
     if kind in ("sequence_type", "optional_type"):
-        inner = type_text(getattr(proto, kind).elem_type)
+        inner = format_schema_type(getattr(proto, kind).elem_type)
         word = "seq" if kind == "sequence_type" else "optional"
         return f"{word}({inner})" if inner else ""
     return ""
 
 
-def element_text(number: int) -> str:
+def format_element_type(number: int) -> str:
     """Return `tensor(float)` of a TensorProto.DataType; empty for an unknown one."""
     name = dtypes.name_of(number)
-    return tensor_text(name) if name else ""
+    return format_tensor_type(name) if name else ""
 
 
 def format_type(text: str) -> str:

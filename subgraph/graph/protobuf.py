@@ -39,7 +39,7 @@ from subgraph.iterables import flatten
 from subgraph.lazy import np
 from subgraph.storage import dtypes, folders
 from subgraph.storage.file_kinds import HEAD_BYTES, recognize
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class MessageClasses(Protocol):
     ValueInfoProto: type[onnx_stubs.ValueInfoProto]
 
 
-def protos() -> MessageClasses:
+def load_protos() -> MessageClasses:
     """Return the generated protobuf classes of onnx, without importing the `onnx` package.
 
     Raises:
@@ -124,7 +124,7 @@ def _import_protos() -> ModuleType:
 
 
 @cache
-def reading_class(name: str = "ModelProto") -> Any:
+def find_reading_class(name: str = "ModelProto") -> Any:
     """Return the message class with which models are read. It differs from onnx's class of that
     name in three ways.
 
@@ -145,7 +145,7 @@ def _make_reading_pool() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto()
-    protos().DESCRIPTOR.CopyToProto(file)
+    load_protos().DESCRIPTOR.CopyToProto(file)
     file.name = "subcut/reading.proto"
     file.package = "subcut"
     # The features of proto2, expressed as an edition, because only editions can require UTF-8.
@@ -198,7 +198,7 @@ class Skeleton:
     """A parsed model without the bytes of its large weights; `size`: bytes of the file.
 
     `structure` is the SHA-256 of the file; of a walked file, without the bytes of large weights,
-    because reading gigabytes for a digest would take longer than the cut. `weights_digest` covers
+    because reading gigabytes for a digest would take longer than the cut. `digest_weights` covers
     those weights that are used.
     """
 
@@ -269,7 +269,7 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     graph: list[bytes] = []  # the graph without its large weights
     stubs = []
     start = 0
-    for number, tag, begin, end in fields(file, 0, size, "model"):
+    for number, tag, begin, end in iter_fields(file, 0, size, "model"):
         if number == GRAPH:
             rest.append(file.cut(start, tag))
             stubs += _walk_graph(file, begin, end, graph)
@@ -279,7 +279,7 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
         digest.update(part)
     length = sum(map(len, graph))
     head = file.cut(0, min(size, HEAD_BYTES))
-    header = tag_of(GRAPH, length) if length else b""
+    header = make_tag(GRAPH, length) if length else b""
     model = _parse(path, b"".join((*rest, header, *graph)), head)
     for stub in stubs:
         model.graph.initializer.add().MergeFromString(stub)
@@ -292,7 +292,7 @@ def _walk_graph(file: File, begin: int, end: int, parts: list[bytes]) -> list[by
     serialized stubs."""
     stubs = []
     start = begin
-    for number, tag, at, stop in fields(file, begin, end, "graph"):
+    for number, tag, at, stop in iter_fields(file, begin, end, "graph"):
         if number != INITIALIZER or stop - at < MIN_STUB_BYTES:
             continue
         stub = _read_stub(file, at, stop)
@@ -310,7 +310,7 @@ def _read_stub(file: File, begin: int, end: int) -> bytes | None:
     kept = []
     raw = None
     start = begin
-    for number, tag, at, stop in fields(file, begin, end, "initializer"):
+    for number, tag, at, stop in iter_fields(file, begin, end, "initializer"):
         if number == RAW_DATA:
             kept.append(file.cut(start, tag))
             raw = (at, stop - at)
@@ -318,12 +318,12 @@ def _read_stub(file: File, begin: int, end: int) -> bytes | None:
     if raw is None:
         return None
     kept.append(file.cut(start, end))
-    tensor = _decode(file.path, b"".join(kept), reading_class("TensorProto"))
+    tensor = _decode(file.path, b"".join(kept), find_reading_class("TensorProto"))
     point_to(tensor, HERE, *raw)
     return bytes(tensor.SerializeToString(deterministic=True))
 
 
-def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
+def iter_fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
     """Yield (number, position of the tag, begin of the value, end of the value) of each field of
     one message, in file order.
 
@@ -339,17 +339,17 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
             window = system.read_at(file.handle, min(WINDOW_BYTES, end - at), at)
         tag_at = at
         try:
-            tag, i = varint(window, at - base)
+            tag, i = read_varint(window, at - base)
             wire = tag & 7
             if tag < 8:  # a hole of zeros would yield millions of them
                 raise make_damage_error(file.path, tag_at, f"field number 0 in the {what}")
             if wire == BYTES:
-                size, i = varint(window, i)
+                size, i = read_varint(window, i)
                 at = base + i
                 stop = at + size
             elif wire == VARINT:
                 at = base + i
-                stop = base + varint(window, i)[1]
+                stop = base + read_varint(window, i)[1]
             elif wire in (FIXED32, FIXED64):
                 at = base + i
                 stop = at + (4 if wire == FIXED32 else 8)
@@ -369,7 +369,7 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
         at = stop
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return (value, next position) of a variable-length integer.
 
     Raises:
@@ -391,7 +391,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise IndexError
 
 
-def doc_text(text: str | bytes) -> str:
+def read_doc_text(text: str | bytes) -> str:
     """Return a doc string as text.
 
     Args:
@@ -410,7 +410,7 @@ def make_damage_error(path: Path, offset: int, why: str) -> ModelError:
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
     """Parse a full model."""
     try:
-        model: ModelProto = _decode(path, data, reading_class())
+        model: ModelProto = _decode(path, data, find_reading_class())
         return model
     except ModelError as e:
         if kind := recognize(path, head):
@@ -446,15 +446,17 @@ def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
         )
 
 
-def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
+def iter_value_infos(
+    skeleton: Skeleton, names: Iterable[str] | None = None
+) -> Iterator[ValueInfoProto]:
     """Yield the graph's value_info in onnx's own class: all, or those of `names`, without parsing
     most of the others.
 
     Raises:
         ModelError: a value_info is damaged.
     """
-    onnx_class = protos().ValueInfoProto
-    cls = reading_class("ValueInfoProto")
+    onnx_class = load_protos().ValueInfoProto
+    cls = find_reading_class("ValueInfoProto")
     selected = None if names is None else {name.encode() for name in names}
     declarations: Any = skeleton.model.graph.value_info  # bytes in the class that reads models
     for data in declarations:
@@ -471,13 +473,13 @@ def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Itera
 
 
 def to_onnx(model: ModelProto, path: Path) -> ModelProto:
-    """Return a model of the class `reading_class()`, read from `path`, converted to onnx's own
+    """Return a model of the class `find_reading_class()`, read from `path`, converted to onnx's own
     class.
 
     Raises:
         ModelError: a value_info is damaged.
     """
-    converted: ModelProto = _decode(path, model.SerializeToString(), protos().ModelProto)
+    converted: ModelProto = _decode(path, model.SerializeToString(), load_protos().ModelProto)
     return converted
 
 
@@ -515,7 +517,7 @@ def is_in_other_file(tensor: TensorProto) -> bool:
     )
 
 
-def element_count(tensor: TensorProto) -> int:
+def count_elements(tensor: TensorProto) -> int:
     """Return the number of elements by the tensor's dims.
 
     Raises:
@@ -530,21 +532,21 @@ def element_count(tensor: TensorProto) -> int:
     return math.prod(dims)
 
 
-def nbytes(tensor: TensorProto) -> int:
+def count_bytes(tensor: TensorProto) -> int:
     """Return the bytes of the tensor's raw data; elements of less than a byte are packed.
 
     Raises:
         ModelError: strings, or an unknown element type, which have no raw data; a negative
             dimension.
     """
-    bits = dtypes.bits_of_number(tensor.data_type)
+    bits = dtypes.count_number_bits(tensor.data_type)
     if not bits:
         raise ModelError(
             f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw"
             " form",
             code="weight.unknown-type",
         )
-    return (element_count(tensor) * bits + 7) // 8
+    return (count_elements(tensor) * bits + 7) // 8
 
 
 def locate(tensor: TensorProto, model: Path) -> Blob:
@@ -552,11 +554,11 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
 
     Raises:
         DataError: a check fails; names the weight, the file and the rule.
-        ModelError: as `nbytes`.
+        ModelError: as `count_bytes`.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    needed = nbytes(tensor)
+    needed = count_bytes(tensor)
     try:
         offset = int(entries.get("offset", "0"))
         length = int(entries.get("length", needed))
@@ -629,7 +631,7 @@ def _resolve_inside(name: str, location: str, model: Path) -> Path:
     return file
 
 
-def weights_digest(tensors: list[TensorProto], model: Path) -> str:
+def digest_weights(tensors: list[TensorProto], model: Path) -> str:
     """Return the SHA-256 over name, type, dims and bytes of these on-disk weights, by name.
 
     Returns:
@@ -682,7 +684,7 @@ def _copy_bare(tensor: TensorProto, cls: type[TensorProto]) -> TensorProto:
 
 def to_array(tensor: TensorProto, model: Path) -> Array:
     """Return the elements as an array of the tensor's shape, also of an on-disk weight or a tensor
-    of `reading_class()`.
+    of `find_reading_class()`.
 
     Raises:
         DataError: the bytes of an on-disk weight cannot be read.
@@ -691,11 +693,13 @@ def to_array(tensor: TensorProto, model: Path) -> Array:
     from onnx import numpy_helper
 
     full = load_raw(tensor, model) if is_on_disk(tensor) else tensor
-    array: Array = numpy_helper.to_array(protos().TensorProto.FromString(full.SerializeToString()))
+    array: Array = numpy_helper.to_array(
+        load_protos().TensorProto.FromString(full.SerializeToString())
+    )
     return array
 
 
-def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
+def iter_pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
     """Yield the elements in their order, at most `size` at a time; of an on-disk weight of whole
     bytes only these are read.
 
@@ -704,10 +708,10 @@ def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
     Raises:
         DataError, ValueError, TypeError: as `to_array`. ModelError: its elements are not numbers.
     """
-    nbytes(tensor)  # has it a raw form?
+    count_bytes(tensor)  # has it a raw form?
     name, bits = dtypes.TYPES[tensor.data_type]
     if is_on_disk(tensor) and bits >= 8:
-        dtype = np_dtype(name)
+        dtype = find_dtype(name)
         chunks = locate(tensor, model).chunks(size * dtype.itemsize)
         yield from (np.frombuffer(chunk, dtype) for chunk in chunks)
     else:
@@ -803,7 +807,7 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
     total = len(body) + sum(len(header) + blob.length for header, blob in large)
     with path.open("wb") as out:
         out.write(model.SerializeToString(deterministic=True))
-        out.write(tag_of(GRAPH, total))
+        out.write(make_tag(GRAPH, total))
         out.write(body)
         for header, blob in large:
             out.write(header)
@@ -812,12 +816,12 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
 
 def _make_header(tensor: TensorProto, blob: Blob) -> bytes:
     """Return the bytes of an initializer inside a graph that precede its raw data."""
-    bare = _copy_bare(tensor, protos().TensorProto)
-    inner: bytes = bare.SerializeToString(deterministic=True) + tag_of(RAW_DATA, blob.length)
-    return tag_of(INITIALIZER, len(inner) + blob.length) + inner
+    bare = _copy_bare(tensor, load_protos().TensorProto)
+    inner: bytes = bare.SerializeToString(deterministic=True) + make_tag(RAW_DATA, blob.length)
+    return make_tag(INITIALIZER, len(inner) + blob.length) + inner
 
 
-def tag_of(number: int, length: int) -> bytes:
+def make_tag(number: int, length: int) -> bytes:
     """Return the header of a length-prefixed field."""
     return encode_varints(number << 3 | BYTES, length)
 

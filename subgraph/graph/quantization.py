@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
 from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_operator, skip_operators
@@ -67,18 +67,19 @@ def makes_steps(node: protobuf.NodeProto) -> bool:
     """Return whether a node quantizes its output into steps."""
     if node.domain != TFLITE:
         return node.op_type in QUANTIZERS
-    return node.op_type not in TFLITE_CARRIERS and bool(step_of_operator(node))
+    return node.op_type not in TFLITE_CARRIERS and bool(find_operator_step(node))
 
 
 def finds_scales(node: protobuf.NodeProto) -> bool:
     """Return whether a node quantizes what it reads with a scale that it finds as it runs."""
     computes_in_int8 = (
-        node.op_type != "MatMulNBits" or attribute(node, "accuracy_level", 0) == INT8_ACCURACY_LEVEL
+        node.op_type != "MatMulNBits"
+        or get_attribute(node, "accuracy_level", 0) == INT8_ACCURACY_LEVEL
     )
     return node.op_type in FINDS_SCALES and computes_in_int8
 
 
-def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> float:
+def find_operator_step(node: protobuf.NodeProto, attribute: str = "scale") -> float:
     """Return the step of the first output of an operator of TensorFlow Lite, or of its first input
     ("input_scale"); 0 of one that is not quantized."""
     scale = next((a.floats for a in node.attribute if a.name == attribute), ())
@@ -93,19 +94,19 @@ def quantizes_itself(graph: Graph) -> bool:
     return VALUE in find_kinds(graph, made).values()
 
 
-def step_of(graph: Graph, name: str) -> float:
+def find_step(graph: Graph, name: str) -> float:
     """Return the step of a tensor that was dequantized, and perhaps moved since; 0 of others, and
     of a step per channel."""
     i = graph.maker.get(skip_operators(graph, name, CARRIERS))
     if i is not None and graph.nodes[i].domain == TFLITE and graph.ops[i] == "DEQUANTIZE":
-        return step_of_operator(graph.nodes[i], "input_scale")
+        return find_operator_step(graph.nodes[i], "input_scale")
     if i is None or graph.ops[i] != "DequantizeLinear":
         return 0.0
-    scale = constant_scale(graph, graph.nodes[i], 1, 2)
+    scale = read_constant_scale(graph, graph.nodes[i], 1, 2)
     return scale.step[0] if scale and len(scale.step) == 1 else 0.0
 
 
-def scales_of(graph: Graph) -> dict[str, Scale]:
+def find_tensor_scales(graph: Graph) -> dict[str, Scale]:
     """Return the scale of each quantized tensor whose scale is constant. Linear in the nodes."""
     scales = {}
     order = graph.order
@@ -113,7 +114,7 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
         node = graph.nodes[i]
         op = graph.ops[i]
         if op in OUTPUT_SCALES:
-            scale = constant_scale(graph, node, *OUTPUT_SCALES[op])
+            scale = read_constant_scale(graph, node, *OUTPUT_SCALES[op])
             if scale:
                 scales[node.output[0]] = scale
         elif (
@@ -141,7 +142,7 @@ def _read_scales(graph: Graph) -> dict[str, list[Scale]]:
     found: dict[str, list[Scale]] = {}
     for node in graph.nodes:
         if node.op_type == "DequantizeLinear" and is_tensor(graph, node.input[0]):
-            scale = constant_scale(graph, node, 1, 2)
+            scale = read_constant_scale(graph, node, 1, 2)
             if scale and scale not in found.get(node.input[0], ()):
                 found.setdefault(node.input[0], []).append(scale)
     return found
@@ -162,16 +163,18 @@ def _iter_operator_scales(graph: Graph, node: protobuf.NodeProto) -> Iterator[tu
             )
 
 
-def code_scales(graph: Graph) -> dict[str, Scale]:
-    """Return the scales of `scales_of` and of real tensors whose codes a device can keep.
+def find_code_scales(graph: Graph) -> dict[str, Scale]:
+    """Return the scales of `find_tensor_scales` and of real tensors whose codes a device can keep.
 
     These tensors are quantized by a consumer, or dequantized by their producer.
     """
-    scales = scales_of(graph)
-    return {real: scales[code] for real, code in codes(graph).items() if code in scales} | scales
+    scales = find_tensor_scales(graph)
+    return {
+        real: scales[code] for real, code in find_codes(graph).items() if code in scales
+    } | scales
 
 
-def codes(graph: Graph) -> dict[str, str]:
+def find_codes(graph: Graph) -> dict[str, str]:
     """Return the tensor of the codes of each real tensor that the model
     quantizes or dequantizes."""
     real: dict[str, str] = {}
@@ -183,14 +186,16 @@ def codes(graph: Graph) -> dict[str, str]:
     return real
 
 
-def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scale | None:
+def read_constant_scale(
+    graph: Graph, node: protobuf.NodeProto, step: int, zero: int
+) -> Scale | None:
     """Return the scale that a node reads at these positions; None if it is not constant."""
     if len(node.input) <= step:
         return None
     steps = _read_numbers(graph, node.input[step])
     has_zeros = len(node.input) > zero and node.input[zero]
     zeros = _read_numbers(graph, node.input[zero]) if has_zeros else (0,) * len(steps or ())
-    axis = int(attribute(node, "axis", 1)) if node.op_type in AXIS else 1
+    axis = int(get_attribute(node, "axis", 1)) if node.op_type in AXIS else 1
     if not steps or not zeros or len(zeros) not in (1, len(steps)) or any(not s > 0 for s in steps):
         return None
     zeros = zeros * len(steps) if len(zeros) == 1 else zeros
@@ -201,7 +206,7 @@ def _read_numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
     """Return the values of a constant; None for a computed tensor, or one too long to hold a scale
     per channel."""
     tensor = graph.constant(name)
-    if tensor is None or protobuf.element_count(tensor) > MAX_CHANNELS:
+    if tensor is None or protobuf.count_elements(tensor) > MAX_CHANNELS:
         return None
     return tuple(protobuf.to_array(tensor, graph.path).astype("float64").reshape(-1).tolist())
 
@@ -213,8 +218,8 @@ def unpack_blocks(
 
     B is (N, blocks, bytes), a byte's low bits first; zero points are packed likewise along blocks.
     """
-    bits = int(attribute(node, "bits", 4))
-    size, rows, columns = (int(attribute(node, name)) for name in ("block_size", "N", "K"))
+    bits = int(get_attribute(node, "bits", 4))
+    size, rows, columns = (int(get_attribute(node, name)) for name in ("block_size", "N", "K"))
     blocks = -(-columns // size)
     values = _split_bytes(codes.reshape(rows, blocks, -1), bits)[..., :size].astype(np.float64)
     if zeros is None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from subgraph.graph.nested import BODILESS, FunctionKey, bodies, constant_value, find_called
+from subgraph.graph.nested import (
+    BODILESS,
+    FunctionKey,
+    find_called,
+    get_constant_value,
+    list_bodies,
+)
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import RANDOM_OPS
 from subgraph.iterables import index_by_name, invert
@@ -56,7 +62,7 @@ def _has_draw(nodes: Iterable[NodeProto], constant_of: ConstantLookup) -> bool:
             return True
         if any(
             _has_draw(body.node, _make_lookup(body.node, body.initializer, constant_of))
-            for body in bodies(node)
+            for body in list_bodies(node)
         ):
             return True
     return False
@@ -77,6 +83,6 @@ def _make_lookup(
     outer: ConstantLookup,
 ) -> ConstantLookup:
     """Return the lookup of constants in a body or function, whose names shadow those around it."""
-    own: JsonObject = invert((constant_value(n), n.output) for n in nodes)
+    own: JsonObject = invert((get_constant_value(n), n.output) for n in nodes)
     own |= index_by_name(weights)
     return lambda name: own[name] if name in own else outer(name)

@@ -366,7 +366,7 @@ class Surroundings:
     left_out: int
 
 
-def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
+def find_surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
     """Return the region, its producers and consumers, their other neighbors and the tensors."""
     inside = set(nodes)
     upstream = set(graph.producers(graph.iter_inputs(inside))) - inside

@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import bodies, operator
-from subgraph.text import list_some, nearest
+from subgraph.graph.nested import find_function_key, list_bodies
+from subgraph.text import find_nearest, list_some
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _raise_unknown(graph: Graph, text: str) -> Selection:
     ends = [m.start() for m in re.finditer("/", text)]
     for name in (text[:end] for end in ends if text[:end] in graph.names):
         node = graph.nodes[graph.names[name]]
-        if any(bodies(node)) or operator(node) in graph.functions:
+        if any(list_bodies(node)) or find_function_key(node) in graph.functions:
             raise UnknownName(
                 f"'{text}' is inside node '{name}', where this command does not look",
                 f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within"
@@ -119,7 +119,7 @@ def _raise_unknown(graph: Graph, text: str) -> Selection:
             )
     raise UnknownName(
         f"no node or tensor '{text}' in {graph.path.name}",
-        nearest=nearest(
+        nearest=find_nearest(
             text.removeprefix("node:").removeprefix("tensor:"), (*graph.names, *graph.maker)
         ),
         code="node.unknown",

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import all_nodes, assign, functions_of, operator
+from subgraph.graph.nested import assign, find_function_key, iter_nodes, list_functions
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import (
     STANDARD,
-    canonical_domain,
-    newest_opsets,
-    opset_of,
+    canonicalize_domain,
+    find_schema,
+    format_schema_type,
+    get_opset,
+    list_newest_opsets,
     read_imports,
-    schema,
-    type_text,
 )
 from subgraph.graph.value_types import declare_weights_on_disk, find_declared_types, set_tensor
 from subgraph.log import log
@@ -103,11 +103,11 @@ def infer_types(graph: Graph) -> InferredTypes:
     """
     model = protobuf.to_onnx(graph.model, graph.path)
     for i, node in enumerate(model.graph.node):
-        for inner in all_nodes([node]):
+        for inner in iter_nodes([node]):
             inner.name = f"#{i}"
     _sort(graph, model.graph)
     known = read_imports(model)
-    for domain in {canonical_domain(node.domain) for node in all_nodes(graph.nodes)}:
+    for domain in {canonicalize_domain(node.domain) for node in iter_nodes(graph.nodes)}:
         if domain and domain not in known:  # otherwise inference stops for the full model
             model.opset_import.add(domain=domain, version=1)
     # inference mistakes the list of values for the tensor
@@ -117,15 +117,15 @@ def infer_types(graph: Graph) -> InferredTypes:
     model.graph.ClearField("sparse_initializer")
     declare_weights_on_disk(model.graph)
     # operators that only onnxruntime has in the standard domain get another one, unchecked
-    opset = opset_of(model, 0)
-    functions = functions_of(model)
-    for node in all_nodes(model.graph.node):
+    opset = get_opset(model, 0)
+    functions = list_functions(model)
+    for node in iter_nodes(model.graph.node):
         apart = (
             node.op_type in RUNTIME_OWN
             and node.domain in STANDARD
-            and operator(node) not in functions
+            and find_function_key(node) not in functions
         )
-        if apart and schema(node.op_type, opset) is None:
+        if apart and find_schema(node.op_type, opset) is None:
             node.domain = RUNTIME_DOMAIN
     model.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
     declared = find_declared_types(graph)
@@ -134,8 +134,8 @@ def infer_types(graph: Graph) -> InferredTypes:
         # onnx applies no defaults where it infers types through the function body of an operator:
         # MeanVarianceNormalization without axes would be an error
         versions = read_imports(model)
-        for node in all_nodes(model.graph.node):
-            domain = canonical_domain(node.domain)
+        for node in iter_nodes(model.graph.node):
+            domain = canonicalize_domain(node.domain)
             if defaults := _list_defaults(domain, node.op_type, versions.get(domain, 0)):
                 present = {a.name for a in node.attribute}
                 node.attribute.extend(
@@ -143,14 +143,16 @@ def infer_types(graph: Graph) -> InferredTypes:
                 )
         model, complaints = infer_model(model, onnx)
     inferred = {
-        v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)
+        v.name: v.type
+        for v in (*model.graph.value_info, *model.graph.output)
+        if format_schema_type(v.type)
     }
     return InferredTypes(declared, inferred, model.graph, [*refused, *complaints])
 
 
 def _check(model: ModelProto, onnx: OnnxProcess) -> list[Complaint]:
     """Return the first problem that onnx.checker finds; nothing for opsets newer than onnx."""
-    newest = newest_opsets()
+    newest = list_newest_opsets()
     imports = read_imports(model).items()
     if any(version > newest.get(domain, version) for domain, version in imports):
         return []
@@ -178,7 +180,7 @@ def _sort(graph: Graph, copy: GraphProto) -> None:
 @cache
 def _list_defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
     """Return default attributes of an operator with a function body and without inference."""
-    known = schema(op, version, domain)
+    known = find_schema(op, version, domain)
     if known is None or not known.has_function or known.has_type_and_shape_inference_function:
         return ()
     return tuple(a.default_value for a in known.attributes.values() if a.default_value.name)
@@ -193,7 +195,7 @@ def infer_model(model: ModelProto, onnx: OnnxProcess) -> tuple[ModelProto, list[
     """
     inferred, certain = _infer(onnx, model, track=False)
     errors = certain
-    if opset_of(model, 0) >= FIRST_TRACKED_OPSET:
+    if get_opset(model, 0) >= FIRST_TRACKED_OPSET:
         try:
             inferred, errors = _infer(onnx, model, track=True)
             errors = certain | errors

@@ -60,7 +60,7 @@ class DeclaredType(NamedTuple):
         return same and len(self.dims) == len(other.dims)
 
 
-def tensor_type(proto: TypeProto | None) -> DeclaredType | None:
+def get_tensor_type(proto: TypeProto | None) -> DeclaredType | None:
     """Return the type of a tensor; None for no type, or another than a tensor's."""
     try:
         found = read_type(proto) if proto else None
@@ -145,10 +145,10 @@ def _find_innermost(proto: TypeProto) -> TypeProto:
     return proto
 
 
-def common_type(records: Sequence[Record]) -> TypeProto:
+def find_common_type(records: Sequence[Record]) -> TypeProto:
     """Return the type of one tensor in all samples; a dimension or rank that differs is open."""
-    dims = common_shape(set(flatten(r.shapes for r in records)))
-    proto = inner = protobuf.protos().TypeProto()
+    dims = find_common_shape(set(flatten(r.shapes for r in records)))
+    proto = inner = protobuf.load_protos().TypeProto()
     if "optional" in records[0].form:
         inner = inner.optional_type.elem_type
     if any("sequence" in r.form for r in records):
@@ -157,7 +157,7 @@ def common_type(records: Sequence[Record]) -> TypeProto:
     return proto
 
 
-def common_shape(shapes: Collection[Sequence[int]]) -> tuple[int | None, ...] | None:
+def find_common_shape(shapes: Collection[Sequence[int]]) -> tuple[int | None, ...] | None:
     """Return the shape of a tensor with these shapes, with None for a size that differs.
 
     Without a common rank, it is None.
@@ -228,9 +228,9 @@ def find_value_infos(graph: Graph, names: Iterable[str] | None = None) -> dict[s
         found = sorted((known[name] for name in set(names) if name in known), key=itemgetter(0))
         return {info.name: info for _, info in found}
     proto = graph.model.graph
-    cls = protobuf.protos().ValueInfoProto
+    cls = protobuf.load_protos().ValueInfoProto
     selected = None if names is None else set(names)
-    inner = protobuf.value_infos(graph.skeleton, selected)
+    inner = protobuf.iter_value_infos(graph.skeleton, selected)
     ends = (cls.FromString(v.SerializeToString()) for v in (*proto.output, *proto.input))
     return {v.name: v for v in (*inner, *ends) if selected is None or v.name in selected}
 

@@ -16,7 +16,7 @@ from subgraph.documents import absent, json_key
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.opsets import format_type, type_text
+from subgraph.graph.opsets import format_schema_type, format_type
 from subgraph.graph.region import find_region
 from subgraph.graph.selection import select_all
 from subgraph.graph.shape_inference import InferredTypes, infer_types
@@ -360,7 +360,7 @@ class _Facts:
         return NodeDetails(
             **vars(self.node(i)),
             attributes={str(a.name): summary.format_attribute(a) for a in node.attribute},
-            doc_string=protobuf.doc_text(node.doc_string),
+            doc_string=protobuf.read_doc_text(node.doc_string),
             metadata=read_node_metadata(self.graph, i),
             inputs=[self.entering(name) for name in self.graph.reads[i]],
             outputs=[self.leaving(name) for name in self.graph.makes[i]],
@@ -460,5 +460,5 @@ def _describe_type(proto: protobuf.TypeProto) -> TypeEntry:
         dims = read_type(proto).known_dims
     except InputError:
         dims = None
-    text = type_text(proto)
+    text = format_schema_type(proto)
     return TypeEntry(format_type(text) if text else None, dims)

@@ -27,7 +27,7 @@ from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.iterables import drop_repeats, flatten
 from subgraph.origins.source import SCOPE_NAMES, parse_texts
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.types import Strings
 
 MAX_SIZE = 16  # characters of a size that is shown as it is
@@ -118,7 +118,7 @@ def format_type(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
         return declared.text
     shape = replace_known_dims(dims, sizes)
     shape = [None if isinstance(d, str) and not d.isidentifier() else d for d in shape]
-    return f"{declared.text} {shape_text(shape)}"
+    return f"{declared.text} {format_shape(shape)}"
 
 
 def _get_scope(node: protobuf.NodeProto) -> Strings:
@@ -223,8 +223,8 @@ def format_weight_notes(graph: Graph) -> dict[int, str]:
 def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:
     """Return the shape of a constant, or its value if it has one element; "" without its bytes."""
     if math.prod(tensor.dims) != 1:
-        return f"⟨{shape_text(tuple(tensor.dims))}⟩"
-    if not dtypes.bits_of_number(tensor.data_type):
+        return f"⟨{format_shape(tuple(tensor.dims))}⟩"
+    if not dtypes.count_number_bits(tensor.data_type):
         return ""
     try:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()

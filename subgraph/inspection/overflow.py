@@ -36,7 +36,7 @@ import numpy as np
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import attribute, list_captured
+from subgraph.graph.nested import get_attribute, list_captured
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import (
     AXIS_WISE,
@@ -420,12 +420,12 @@ class Scaling:
         if is_window or op not in PASSES_AXES:
             raise ValueError(op)
         if op == "Transpose":
-            order = attribute(node, "perm", [*range(len(own))[::-1]])
+            order = get_attribute(node, "perm", [*range(len(own))[::-1]])
             return exponent.transpose(np.argsort(order) if is_output else order)
         if op in REARRANGES:
             return _merge_equal(np.broadcast_to(exponent, own).reshape(shape))
         if op not in BROADCASTS and len(own) != len(shape):
-            named = attribute(node, "axes", [attribute(node, "axis", 0)])
+            named = get_attribute(node, "axes", [get_attribute(node, "axis", 0)])
             given = self.graph.array(node.input[-1]) if op in NESTS else None
             axes = tuple(named if given is None else given)
             return np.expand_dims(exponent, axes) if is_output else exponent.squeeze(axes)
@@ -456,15 +456,15 @@ def _fold(
     channels = exponent.ravel()
     has_rows = exponent.shape[FEATURE_AXES[op][0]] == len(channels)
     is_vector = target != node.input[0] and list(dims) == [len(channels)]
-    if not has_rows or attribute(node, "transA", 0) or not (is_matrix or is_vector):
+    if not has_rows or get_attribute(node, "transA", 0) or not (is_matrix or is_vector):
         raise ValueError(op)
     if not is_matrix:
         return channels
     # The channels of the input, and not of the output, are along the first axis.
-    is_transposed = (CHANNEL_AXES[op] != (0,)) != bool(attribute(node, "transB", 0))
+    is_transposed = (CHANNEL_AXES[op] != (0,)) != bool(get_attribute(node, "transB", 0))
     laid = channels.reshape(-1, 1)
     if is_transposed != (source == node.input[0]):
-        groups = attribute(node, "group", 1)
+        groups = get_attribute(node, "group", 1)
         laid = np.repeat(channels.reshape(groups, -1), dims[0] // groups, 0)
     return laid.reshape(*laid.shape, *[1] * (len(dims) - 2 if op in WINDOWS else 0))
 

@@ -24,12 +24,12 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_upstream
 from subgraph.graph.shape_inference import InferredTypes
-from subgraph.graph.value_types import common_shape, tensor_type
+from subgraph.graph.value_types import find_common_shape, get_tensor_type
 from subgraph.graph.walks import find_descendants
 from subgraph.iterables import flatten
-from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
+from subgraph.runtime.capture import Captured, capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
-from subgraph.runtime.reference import Reference, default_for
+from subgraph.runtime.reference import Reference, make_default
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, from_bits, read_npy
 from subgraph.types import Array, frozen
@@ -179,13 +179,15 @@ def measure(
     """
     if not names:
         return MeasuredTensors()
-    samples = len(feeding.plan(graph, inputs_needed(graph, find_upstream(graph, names), names)))
+    samples = len(
+        feeding.plan(graph, list_needed_inputs(graph, find_upstream(graph, names), names))
+    )
     pending = [list(names)]
     failures = list[MissingTensor]()
     estimate = BATCH_BYTES // MAX_FIRST_UNKNOWN
-    free = min(system.free_memory(), shutil.disk_usage(tempfile.gettempdir()).free)
+    free = min(system.measure_free_memory(), shutil.disk_usage(tempfile.gettempdir()).free)
     budget = max(BATCH_BYTES, free // BATCH_PARTS) // samples
-    with default_for(graph, restart=True) as reference:
+    with make_default(graph, restart=True) as reference:
         measuring = _Measuring(graph, feeding, reference)
         while pending and len(failures) < MAX_FAILURES:
             batch, rest = _split(pending.pop(0), types, estimate, budget)
@@ -222,7 +224,7 @@ def _split(
 
 def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
     """Count the bytes of a tensor in a file, if its type has a fixed shape."""
-    known = tensor_type(proto)
+    known = get_tensor_type(proto)
     if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:
         return None
     is_fixed = all(isinstance(d, int) for d in known.dims)
@@ -231,7 +233,7 @@ def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
 
 def _count_bytes(elements: int, dtype: str) -> int:
     """Count the bytes in a file, in which an element of less than a byte takes one."""
-    return elements * max(dtypes.bits_of(dtype) // 8, 1)
+    return elements * max(dtypes.count_bits(dtype) // 8, 1)
 
 
 @dataclass
@@ -252,10 +254,10 @@ class _Measuring:
         """
         names = [*batch, *self._list_anchors()]
         region = find_upstream(self.graph, names)
-        inputs = inputs_needed(self.graph, region, names)
+        inputs = list_needed_inputs(self.graph, region, names)
         new = dict.fromkeys((*batch, *(n for n in inputs if n not in self.tensors)))
         stems = folders.number_stems(dict.fromkeys((*new, *names)), "t")
-        with folders.temporary() as folder:
+        with folders.make_temporary() as folder:
             samples = self.feeding.plan(self.graph, inputs)
             captured = capture_samples(self.reference, self.graph, region, stems, samples, folder)
             self.origins.update(_find_origins(captured))
@@ -301,7 +303,7 @@ def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> Mea
     values = [value for _, value in measured]
     is_same = bool(values) and all(v == values[0] for v in values)
     same = values[0] if is_same and records[0].form == "tensor" else None
-    return MeasuredTensor(records[0].form, records[0].dtype, common_shape(shapes), total, same)
+    return MeasuredTensor(records[0].form, records[0].dtype, find_common_shape(shapes), total, same)
 
 
 def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
@@ -356,7 +358,9 @@ def measure_tensor(tensor: protobuf.TensorProto, path: Path) -> Range:
     Raises:
         ModelError, OSError, ValueError, TypeError: It cannot be read.
     """
-    return sum(map(_find_range_of_piece, protobuf.pieces(tensor, path, PIECE_ELEMENTS)), Range())
+    return sum(
+        map(_find_range_of_piece, protobuf.iter_pieces(tensor, path, PIECE_ELEMENTS)), Range()
+    )
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:

@@ -11,10 +11,10 @@ from typing import Any
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import LIST_FIELDS, VALUE_FIELDS, operator
+from subgraph.graph.nested import LIST_FIELDS, VALUE_FIELDS, find_function_key
 from subgraph.iterables import group_values
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.text import count
 from subgraph.types import frozen
 
@@ -117,7 +117,7 @@ def count_operators(graph: Graph) -> list[OpCount]:
 
 def list_functions(graph: Graph) -> list[FunctionSummary]:
     """Return the local functions, in file order."""
-    calls = Counter(map(operator, graph.nodes)) if graph.functions else Counter()
+    calls = Counter(map(find_function_key, graph.nodes)) if graph.functions else Counter()
     return [FunctionSummary(*key, len(f.node), calls[key]) for key, f in graph.functions.items()]
 
 
@@ -156,7 +156,7 @@ def _format_bytes(tensor: protobuf.TensorProto) -> int:
     if tensor.data_type == protobuf.STRING:
         return sum(map(len, tensor.string_data))
     try:
-        return protobuf.nbytes(tensor)
+        return protobuf.count_bytes(tensor)
     except ModelError:  # `inspection.validate` reports it
         return 0
 
@@ -164,7 +164,7 @@ def _format_bytes(tensor: protobuf.TensorProto) -> int:
 def format_attribute(attribute: Any) -> str:
     """Return an attribute's value, short: `[3, 3]`, `'linear'`, `float32 8×8`, `graph of 5
     nodes`."""
-    pb = protobuf.protos().AttributeProto
+    pb = protobuf.load_protos().AttributeProto
     kind = attribute.type
     if attribute.ref_attr_name:
         return f"@{attribute.ref_attr_name}"
@@ -184,7 +184,7 @@ def format_attribute(attribute: Any) -> str:
 
 def _format_tensor(tensor: protobuf.TensorProto) -> str:
     name = dtypes.name_of(tensor.data_type, "unknown")
-    text = f"{name} {shape_text(tuple(tensor.dims))}"
+    text = f"{name} {format_shape(tuple(tensor.dims))}"
     if protobuf.is_on_disk(tensor) or math.prod(tensor.dims) > MAX_LISTED:
         return text
     try:

@@ -14,17 +14,17 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import (
-    canonical_domain,
-    element_text,
+    canonicalize_domain,
+    find_misfit,
     find_next_version,
-    misfit,
-    newest_opsets,
+    format_element_type,
+    format_schema_type,
+    list_newest_opsets,
     read_imports,
-    type_text,
 )
 from subgraph.graph.shape_inference import Complaint, InferredTypes, infer_types
 from subgraph.graph.walks import find_descendants
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from subgraph.types import frozen
 
 
@@ -114,7 +114,7 @@ def _find_disconnected(graph: Graph) -> Iterator[Problem]:
     for i, names in enumerate(graph.reads):
         for name in names:
             if name not in existing:
-                similar = ", ".join(nearest(name, list(existing)))
+                similar = ", ".join(find_nearest(name, list(existing)))
                 hint = f"connect it; similar names: {similar}" if similar else "connect it"
                 what = f"reads '{name}', which no node makes and which is not an input"
                 yield Problem("dangling", i, name, what, hint)
@@ -123,7 +123,7 @@ def _find_disconnected(graph: Graph) -> Iterator[Problem]:
 
 def _iter_newer_opsets(graph: Graph) -> Iterator[Problem]:
     for domain, version in read_imports(graph.model).items():
-        newest = newest_opsets().get(domain, version)
+        newest = list_newest_opsets().get(domain, version)
         if version > newest:
             what = (
                 f"opset {version} of '{domain or 'ai.onnx'}' is newer than this onnx knows"
@@ -184,7 +184,7 @@ def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[st
 
     Each can be empty.
     """
-    domain = "" if i is None else canonical_domain(graph.nodes[i].domain)
+    domain = "" if i is None else canonicalize_domain(graph.nodes[i].domain)
     version = read_imports(graph.model).get(domain)
     if i is None or version is None:
         return "", ""
@@ -192,10 +192,10 @@ def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[st
     for name in graph.reads[i]:
         proto = types.type_of(name)
         if name in graph.weights:
-            known[name] = element_text(graph.weights[name].data_type)
+            known[name] = format_element_type(graph.weights[name].data_type)
         elif proto is not None:
-            known[name] = type_text(proto)
-    reason = misfit(graph.nodes[i], version, known, domain)
+            known[name] = format_schema_type(proto)
+    reason = find_misfit(graph.nodes[i], version, known, domain)
     later = find_next_version(graph.nodes[i], version, known, domain) if reason else None
     hint = f"that is right from opset {later} on: convert the model (onnx.version_converter)"
     return reason, hint if later else ""

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.nested import all_tensors, assign
+from subgraph.graph.nested import assign, iter_tensors
 from subgraph.storage import folders
-from subgraph.storage.digest import Part, digest, file_digest
-from subgraph.storage.folders import cache_folder
+from subgraph.storage.digest import Part, digest, digest_file
+from subgraph.storage.folders import find_cache_folder
 from subgraph.version import __version__
 
 MAX_CONVERTED_BYTES = 4 << 30  # bytes of converted models
@@ -31,12 +31,12 @@ def convert_once(depends: Sequence[Part], name: str, write: Callable[[Path], Non
         OutputError: It can be written nowhere.
         SubcutError: Any error of `write`.
     """
-    place = cache_folder("converted") / digest(__version__, *depends)[:20]
+    place = find_cache_folder("converted") / digest(__version__, *depends)[:20]
     target = place / name
     if target.is_file():
         os.utime(place)
         return target
-    with folders.aside(place) as work:
+    with folders.write_aside(place) as work:
         write(work / name)
     _evict(place)
     return target
@@ -76,7 +76,7 @@ def move_weights_to_inputs(path: Path, names: Collection[str]) -> Path:
         protobuf.write(model, path, target, external=False)
 
     large = [t for t in graph.initializer if protobuf.is_on_disk(t)]
-    weights = protobuf.weights_digest(large, path)
+    weights = protobuf.digest_weights(large, path)
     return convert_once(["fed/1", skeleton.structure, weights, *sorted(fed)], path.name, write)
 
 
@@ -104,7 +104,7 @@ def convert_text(path: Path, form: str) -> Path:
                 f"{path} is an ONNX model as {form} that onnx cannot read: {why}",
                 code="model.text-unreadable",
             ) from e
-        if any(map(protobuf.is_in_other_file, all_tensors(model.graph))):
+        if any(map(protobuf.is_in_other_file, iter_tensors(model.graph))):
             raise ModelError(
                 f"{path} has weights in another file",
                 f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into"
@@ -113,4 +113,4 @@ def convert_text(path: Path, form: str) -> Path:
             )
         onnx.save(model, target, format="protobuf")
 
-    return convert_once(["text/1", form, file_digest(path)], path.name, write)
+    return convert_once(["text/1", form, digest_file(path)], path.name, write)

@@ -253,7 +253,7 @@ def _remove_from_bytes(declarations: Any, every: bool) -> Iterator[_Text]:
     yielded."""
     for k, data in enumerate(declarations):
         if every or EXPORTER.encode() in data or NAMESPACE.encode() in data:
-            info = protobuf.protos().ValueInfoProto.FromString(data)
+            info = protobuf.load_protos().ValueInfoProto.FromString(data)
             texts = list(_remove_texts(info, every))
             declarations[k] = info.SerializeToString()
             yield from texts if every else ()

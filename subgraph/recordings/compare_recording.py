@@ -54,7 +54,7 @@ from subgraph.text import clean
 from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import feed_misread
 from subgraph.types import Array, frozen
-from subgraph.verdict import Judgement, Status, gravity
+from subgraph.verdict import Judgement, Status, compute_gravity
 
 # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
 NOISE_BYTES = 1 << 30
@@ -254,7 +254,8 @@ class _Judging:
                 except InputError as e:
                     rows.append(TensorRow(match, why=e.what))
         return max(
-            rows, key=lambda r: (r.failing, not r.in_place, r.in_place and gravity(r.in_place))
+            rows,
+            key=lambda r: (r.failing, not r.in_place, r.in_place and compute_gravity(r.in_place)),
         )
 
     def _judge_in_place(self, match: TensorMatch, sample: MatchedSample) -> TensorRow:
@@ -370,7 +371,7 @@ class _Judging:
         others = (m.matches[name].others.possible for m in samples)
         alike = dict.fromkeys((name, *flatten(others)))
         judgements = [self._judge_as_tensor(samples, name, other) for other in alike]
-        return min((j for j in judgements if j), key=gravity, default=None)
+        return min((j for j in judgements if j), key=compute_gravity, default=None)
 
     def _judge_as_tensor(
         self, samples: Sequence[MatchedSample], name: str, meant: str
@@ -405,13 +406,13 @@ class _Judging:
                 break
             given = [m for m in tried if meant in outputs[m.k]]
             judged = (judge(m.matches[name], m.k, feeds[m.k], outputs[m.k]) for m in given)
-            worst = max(judged, key=gravity, default=None)
+            worst = max(judged, key=compute_gravity, default=None)
             if worst is None:
                 break
             judgements.append(worst)
             if worst.agrees:
                 break
-        return min(judgements, key=gravity, default=None)
+        return min(judgements, key=compute_gravity, default=None)
 
     def _judge_isolated(
         self,

@@ -35,9 +35,9 @@ from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
-from subgraph.storage.folders import safe_name, safe_names
-from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
-from subgraph.text import clean, count, nearest
+from subgraph.storage.folders import make_safe_name, make_safe_names
+from subgraph.storage.tensors import NOT_NUMPY, Record, find_dtype, find_type, format_shape, save
+from subgraph.text import clean, count, find_nearest
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
 from subgraph.trials.matching.name_forms import INT8_ENDINGS, expand_map, iter_spellings
@@ -86,7 +86,9 @@ class RecordingOptions:
     @property
     def name(self) -> str:
         """The name of a result about them."""
-        return "+".join(safe_name(path.resolve().name) for path in self.paths)[:FOLDER_NAME_CHARS]
+        return "+".join(make_safe_name(path.resolve().name) for path in self.paths)[
+            :FOLDER_NAME_CHARS
+        ]
 
 
 @frozen
@@ -195,7 +197,9 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
     runs = load_runs(options, graph)
     if options.tensor_map:
         runs = _apply_map(runs, options.tensor_map, graph)
-    with folders.temporary("subcut-fed") as temporary:  # also removes what a killed run left there
+    with folders.make_temporary(
+        "subcut-fed"
+    ) as temporary:  # also removes what a killed run left there
         yield RecordedRuns(
             runs, _make_feeding(runs, graph, feeding, options.seeded, temporary), options.precision
         )
@@ -276,7 +280,9 @@ def _apply_map(
     for tensor, name in tensor_map.items():
         if name not in known:
             what = f"--map: nothing recorded is called '{name}'"
-            raise UnknownName(what, nearest=nearest(name, list(known)), code="map.unknown-name")
+            raise UnknownName(
+                what, nearest=find_nearest(name, list(known)), code="map.unknown-name"
+            )
         ours[known[name]] = (*ours.get(known[name], ()), tensor)
 
     def mark(entry: DumpEntry) -> DumpEntry:
@@ -411,7 +417,7 @@ def _save_inputs(
 
     Raises InputError: one cannot be read, or is not what the model declares.
     """
-    stems = safe_names(dict.fromkeys(flatten(samples)))
+    stems = make_safe_names(dict.fromkeys(flatten(samples)))
     records = []
     for k, sample in enumerate(samples):
         place = folder / f"sample_{k}"
@@ -419,7 +425,7 @@ def _save_inputs(
         saved = {}
         for name, entry in sample.items():
             array = _read_as_declared(entry, graph, name, channels_last)
-            record = save(name, array, type_of(array), place, stems[name])
+            record = save(name, array, find_type(array), place, stems[name])
             saved[name] = record.rebase(str(place))
         records.append(saved)
     return tuple(records)
@@ -437,15 +443,15 @@ def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: 
         if shape is not None:
             way = next(iter_alignments(array.shape, shape, entry.guessed, channels_last), None)
         if way is None:
-            want = f"the input '{name}', {shape_text(tuple(dims))}"
-            what = f"{entry.file} holds {shape_text(array.shape)} for {want}"
+            want = f"the input '{name}', {format_shape(tuple(dims))}"
+            what = f"{entry.file} holds {format_shape(array.shape)} for {want}"
             hint = "name what the device was fed with -i"
             raise InputError(what, hint, code="recording.wrong-shape")
         array = way.apply(array)
-    if array.dtype != np_dtype(dtype):
+    if array.dtype != find_dtype(dtype):
         if array.dtype.kind in "iub" and "float" in dtype and dtype not in NOT_NUMPY:
             log.info("input %s: recorded as %s, fed as %s", clean(name), array.dtype.name, dtype)
-        array = array.astype(np_dtype(dtype))
+        array = array.astype(find_dtype(dtype))
     return array
 
 

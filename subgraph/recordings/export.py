@@ -15,7 +15,7 @@ from subgraph.cases.case import ModelSource, ResultFolder, ResultPlace, TensorEn
 from subgraph.documents import Word, absent, from_json
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
-from subgraph.graph.quantization import codes, scales_of
+from subgraph.graph.quantization import find_codes, find_tensor_scales
 from subgraph.iterables import flatten
 from subgraph.recordings import recording
 from subgraph.recordings.dump_files import scan
@@ -29,8 +29,8 @@ from subgraph.storage.convert import (
     encode_raw,
 )
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import np_dtype, to_bits
-from subgraph.text import count, nearest
+from subgraph.storage.tensors import find_dtype, to_bits
+from subgraph.text import count, find_nearest
 from subgraph.types import JsonObject, StringMap, frozen, frozen_keywords
 
 SCHEMA = "subcut.export/1"
@@ -60,8 +60,8 @@ class Forms:
         if form.scale or "float" not in dtype or "int" not in form.dtype or name not in self.scales:
             return form
         scale, stored = self.scales[name]
-        wanted = np.iinfo(np_dtype(form.dtype))
-        known = np.iinfo(np_dtype(stored))
+        wanted = np.iinfo(find_dtype(form.dtype))
+        known = np.iinfo(find_dtype(stored))
         if len(scale.step) > 1 or wanted.bits != known.bits:
             return form
         zero = scale.zero[0] + int(wanted.min) - int(known.min)
@@ -70,10 +70,12 @@ class Forms:
 
 def find_scales(graph: Graph) -> dict[str, tuple[Scale, str]]:
     """Find scale and element type of the codes of each real tensor that a model quantizes."""
-    scales = scales_of(graph)
+    scales = find_tensor_scales(graph)
     specs = recording.find_hints(graph).specs
     dtypes = {code: specs[code].dtype for code in scales if code in specs}
-    known = ((real, code) for real, code in codes(graph).items() if "int" in dtypes.get(code, ""))
+    known = (
+        (real, code) for real, code in find_codes(graph).items() if "int" in dtypes.get(code, "")
+    )
     return {real: (scales[code], dtypes[code]) for real, code in known}
 
 
@@ -169,8 +171,8 @@ def export(
     for glob in forms.own:
         if not fnmatch.filter(names, glob):
             what = f"no tensor '{glob}' in {source}"
-            raise UnknownName(what, nearest=nearest(glob, names), code="tensor.unknown")
-    with folders.aside(place.path) as work:
+            raise UnknownName(what, nearest=find_nearest(glob, names), code="tensor.unknown")
+    with folders.write_aside(place.path) as work:
         written = (_export(entry, work, formats, forms, left_out) for entry in entries)
         exported = [*flatten(written)]
         manifest = ExportManifest(

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from subgraph.comparison.criteria import msaccucmp as criterion
-from subgraph.comparison.metrics.mean_rel import relative_errors
+from subgraph.comparison.metrics.mean_rel import compute_relative_errors
 from subgraph.comparison.pair import Pair
 from subgraph.graph.walks import find_operator, find_producer_label
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.text import cell, count
+from subgraph.text import count, format_cell
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, Shape, frozen
 
@@ -80,7 +80,7 @@ def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     pair = Pair(_convert_to_float32(golden), _convert_to_float32(mine))
     found = criterion.measure(pair) | pair.metrics(("max_abs", "mean_abs"))
     with np.errstate(all="ignore"):
-        relative = relative_errors(*pair.values)
+        relative = compute_relative_errors(*pair.values)
         spread = f"{_format_spread(pair.candidate)},{_format_spread(pair.reference)}"
         values: dict[str, float | str] = {
             **{column: found[metric] for metric, column in METRICS.items()},
@@ -187,11 +187,11 @@ def format_cells(row: AccuracyRow) -> list[str]:
     numbers = (row.values.get(name, math.nan) for name in ALGORITHMS)
     return [
         str(row.index),
-        *(cell(word) or NAN for word in words),
+        *(format_cell(word) or NAN for word in words),
         NAN if row.shape is None else f"[{','.join(map(str, row.shape))}]",
         NAN if row.overflow is None else _format_flag(row.overflow),
-        *(cell(v) or NAN if isinstance(v, str) else _format_number(v) for v in numbers),
-        cell(row.reason or str(row.values.get(REASON, ""))),
+        *(format_cell(v) or NAN if isinstance(v, str) else _format_number(v) for v in numbers),
+        format_cell(row.reason or str(row.values.get(REASON, ""))),
         *map(_format_flag, (row.golden == NO_OP, row.is_output, wrong)),
     ]
 

@@ -24,7 +24,7 @@ from subgraph.recordings.dump_files import DamagedFile, Files, scan
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
-from subgraph.text import count, nearest
+from subgraph.text import count, find_nearest
 from subgraph.types import frozen
 
 # Ends of files that hold lists, logs, models and programs
@@ -104,7 +104,7 @@ def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
 
 def list_formats() -> list[str]:
     """Return the names of all formats."""
-    return plugins.names("dumps")
+    return plugins.list_names("dumps")
 
 
 def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recording:
@@ -123,7 +123,7 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
     if format and format not in known and not format.endswith(".py"):
         raise UnknownName(
             f"no dump format '{format}'; known: {', '.join(known)}",
-            nearest=nearest(format, known),
+            nearest=find_nearest(format, known),
             code="recording.unknown-format",
         )
     format = format or _detect_one(place, files)

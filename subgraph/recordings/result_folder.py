@@ -25,7 +25,7 @@ from subgraph.cases.write_case import CaseRequest
 from subgraph.errors import UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
-from subgraph.graph.region import Region, surroundings
+from subgraph.graph.region import Region, find_surroundings
 from subgraph.iterables import group_values, restrict
 from subgraph.origins.source import find_source
 from subgraph.recordings.interval import (
@@ -254,7 +254,7 @@ def make_interval_document(
             indices=nodes,
             case=None,
             ends=ends,
-            place=IntervalPlace(suspects=suspects, neighbours=surroundings(graph, nodes)),
+            place=IntervalPlace(suspects=suspects, neighbours=find_surroundings(graph, nodes)),
         )
         findings.append(finding)
     return IntervalDocument(
@@ -362,14 +362,14 @@ def save(
     files = (Path(word.rpartition("=")[2]).name for word in feeding.inputs)
     fed = replace(feeding, inputs=tuple(files))
     add_case = partial(evidence.add_case, model.graph, freeze=model.freeze)
-    with folders.aside(place.path) as work:
+    with folders.write_aside(place.path) as work:
         findings = list(document.findings)
         for k, interval in enumerate(intervals[:MAX_CASES]):
             region = interval.region
             target = ResultPlace(work, f"interval-{k + 1}" if k else "interval")
             if not add_case(region, fed, target, model.reference, model.values):
                 continue
-            stems = folders.safe_names(region.outputs)
+            stems = folders.make_safe_names(region.outputs)
             places = evidence.list_sample_folders(target.path / CANDIDATE, model.values.labels)
             for matched, folder in zip(comparison.matched, places, strict=False):
                 matched.save_all(region.outputs, folder, stems)

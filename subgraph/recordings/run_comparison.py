@@ -36,7 +36,7 @@ from subgraph.text import count
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import MAX_DISTANCE, MIN_RIVAL_RATIO, BlockSums
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.similar_outputs import MisreadInput, feed_misread, misread_inputs
+from subgraph.trials.similar_outputs import MisreadInput, feed_misread, iter_misread_inputs
 from subgraph.types import StringMap, Strings, frozen
 from subgraph.verdict import Judgement, Status, explain_silence
 
@@ -344,7 +344,7 @@ def find_misread_input(
             continue
         distances = {matches[n].entry: matches[n].distance for n in wrong}
         distances = distances or dict.fromkeys(run.samples[0], math.inf)
-        misreadings = misread_inputs(judge.model, [name])
+        misreadings = iter_misread_inputs(judge.model, [name])
         for misread in takewhile(lambda _: time.monotonic() < end, misreadings):
             far = _measure_distance(feed_misread(judge, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])

@@ -29,8 +29,8 @@ from subgraph.reports._answer import (
     DEVICES as DEVICES,
     add_answer as add_answer,
     answer as answer,
-    evidence as evidence,
-    replay_words as replay_words,
+    find_evidence as find_evidence,
+    make_replay_command as make_replay_command,
 )
 from subgraph.reports._compared import (
     PINNED_ALONE as PINNED_ALONE,
@@ -41,22 +41,22 @@ from subgraph.reports._compared import (
     ReportedAnswer as ReportedAnswer,
     View as View,
     list_judged_tensors as list_judged_tensors,
+    make_view as make_view,
     say_precise as say_precise,
-    view as view,
 )
 from subgraph.reports._words import (
     cleaned as cleaned,
     describe_sweep as describe_sweep,
     describe_worst as describe_worst,
-    error as error,
+    format_error as format_error,
+    format_list as format_list,
+    format_percent as format_percent,
+    format_region as format_region,
+    format_runtime as format_runtime,
+    format_seconds as format_seconds,
+    format_state as format_state,
     is_proven as is_proven,
     join_with_and as join_with_and,
-    listed as listed,
-    percent as percent,
-    region as region,
-    runtime as runtime,
-    seconds as seconds,
-    word as word,
 )
 from subgraph.results import Document
 
@@ -68,17 +68,17 @@ RENDERERS = {
 }
 
 
-def renderer(document: Document) -> str:
+def find_renderer(document: Document) -> str:
     """Return the name of the function of a form that renders documents of this schema."""
     return RENDERERS.get(document.schema, "render_compared")
 
 
 def can_render(form: ModuleType, document: Document) -> bool:
     """Return whether a form renders documents of this schema."""
-    return hasattr(form, renderer(document))
+    return hasattr(form, find_renderer(document))
 
 
 def render_document(form: ModuleType, document: Document) -> str:
     """Return a document in a form that can render it."""
-    text: str = getattr(form, renderer(document))(document)
+    text: str = getattr(form, find_renderer(document))(document)
     return text

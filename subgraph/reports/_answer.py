@@ -17,25 +17,25 @@ from subgraph.reports._compared import (
     Kind,
     Line,
     ReportedAnswer,
-    origins,
-    reason,
+    find_reason,
+    list_origins,
     say_precise,
 )
 from subgraph.reports._words import (
     MAX_PIECES,
-    again,
-    all_indices,
+    describe_repeats,
     describe_worst,
-    everywhere,
     explain_share,
+    format_list,
+    format_nodes,
+    format_percent,
+    format_region,
+    format_seconds,
+    format_stderr,
+    is_everywhere,
     is_proven,
     join_with_and,
-    listed,
-    nodes_with_ops,
-    percent,
-    region,
-    seconds,
-    stderr,
+    list_indices,
     title,
 )
 from subgraph.results.bisect import (
@@ -79,19 +79,19 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     findings = document.findings
     proof = _iter_proof_of_model(document)
     lines = [
-        *flatten(finding_lines(f, proof) for f in findings[:1]),
+        *flatten(describe_finding(f, proof) for f in findings[:1]),
         *_iter_lines_of_model(document),
     ]
-    why = reason(document.whole.verdict)
+    why = find_reason(document.whole.verdict)
     is_said = document.whole.verdict.why == found.what
     if why and not is_said and not any(map(is_proven, findings)):
         lines.insert(0, ("outputs", why))  # no finding has a better reason
         lines.sort(key=lambda line: line[0] != "outputs")
     return replace(
         found,
-        cost=f"{count(document.cost.trials, 'run')}, {seconds(document.cost.seconds)}",
+        cost=f"{count(document.cost.trials, 'run')}, {format_seconds(document.cost.seconds)}",
         lines=lines,
-        further=[(title(f), list(finding_lines(f))) for f in findings[1:]],
+        further=[(title(f), list(describe_finding(f))) for f in findings[1:]],
         next=list(_iter_next(document)),
     )
 
@@ -122,7 +122,7 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
     if document.search.outcome is Outcome.UNRESOLVED and whole.status is Status.FAIL:
         return ReportedAnswer(Kind.INCONCLUSIVE, findings[0].cause.reason or "")
     kinds = {f.kind for f in findings}
-    each_rounds = all(f.cause.rounding and innermost(f) == [f] for f in findings)
+    each_rounds = all(f.cause.rounding and find_innermost(f) == [f] for f in findings)
     is_known_error = whole.signature in NUMBERS
     if each_rounds and is_known_error and kinds != {FindingKind.ACCUMULATED}:
         return ReportedAnswer(Kind.ROUNDING, _say_rounding(document))
@@ -140,7 +140,7 @@ def _say_agreement(document: BisectDocument) -> str:
     right = document.whole.pieces or (within if claimed else "")
     cost = document.setup.other_model and document.setup.other_model.weights
     if cost and cost >= MIN_COST:
-        quantized = f"as quantized: the weights' steps alone move them by {percent(cost)}"
+        quantized = f"as quantized: the weights' steps alone move them by {format_percent(cost)}"
         right = ", ".join(filter(None, (right, quantized)))
     if document.whole.verdict.status is not Status.AGREE:
         return right
@@ -154,11 +154,11 @@ def _say_agreement(document: BisectDocument) -> str:
 
 def _say_rounding(document: BisectDocument) -> str:
     """Return the headline if every finding is rounding: no node is a culprit."""
-    findings = [f for f in document.findings if not everywhere(f)]
+    findings = [f for f in document.findings if not is_everywhere(f)]
     shared = [[c.node for c in f.effect.contributors or ()] or f.nodes for f in findings]
     nodes = drop_repeats(flatten(shared))
     verb = "contributes" if len(nodes) == 1 else "contribute"
-    most = [f"{listed(nodes)} {verb} most"] if nodes else []
+    most = [f"{format_list(nodes)} {verb} most"] if nodes else []
     what = f"not a bug, no node is a culprit (criterion {document.setup.criterion})"
     return "; ".join([what, *most])
 
@@ -168,10 +168,11 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
     findings = document.findings
     total = count(_count_searched(document), "node")
     is_certain = all(
-        f.kind is FindingKind.CULPRIT and f.certified and not wrong_input(f) for f in findings
+        f.kind is FindingKind.CULPRIT and f.certified and not describe_wrong_input(f)
+        for f in findings
     )
     if is_certain and 1 < len(findings) <= MAX_PIECES:
-        wrong = len(set(flatten(map(all_indices, findings))))
+        wrong = len(set(flatten(map(list_indices, findings))))
         places = "; ".join(map(_say_place, findings))
         size = f"{wrong} of {total} in {len(findings)} places"
         return _fails(_name_failures(document), _add_run(document, places), size)
@@ -199,14 +200,14 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
             return _fails(how, f"cause not found: {why}")
         return ReportedAnswer(Kind.INCONCLUSIVE, why)
     if finding.kind is FindingKind.FLAKY:
-        rate = percent(finding.run.rate)
-        return ReportedAnswer(Kind.FLAKY, f"{region(finding)} fails in {rate} of runs")
-    if finding.kind is FindingKind.ACCUMULATED or everywhere(finding):
+        rate = format_percent(finding.run.rate)
+        return ReportedAnswer(Kind.FLAKY, f"{format_region(finding)} fails in {rate} of runs")
+    if finding.kind is FindingKind.ACCUMULATED or is_everywhere(finding):
         return ReportedAnswer(Kind.WRONG, title(finding))
-    if misread := wrong_input(finding):
-        return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding)}")
+    if misread := describe_wrong_input(finding):
+        return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {format_region(finding)}")
     most = "" if finding.certified or len(finding.nodes) == 1 else "at most "
-    size = f"{most}{len(all_indices(finding))} of {count(_count_searched(document), 'node')}"
+    size = f"{most}{len(list_indices(finding))} of {count(_count_searched(document), 'node')}"
     return _fails(_name_failures(document), _add_run(document, _say_place(finding)), size)
 
 
@@ -237,11 +238,11 @@ def _add_run(document: BisectDocument, place: str) -> str:
 
 def _say_place(finding: FindingDocument) -> str:
     """Return a finding's region and the regions in its body: `loop1 (Loop), in it a (Neg)`."""
-    inner = innermost(finding)
-    place = f"{region(finding)}{again(finding)}"
+    inner = find_innermost(finding)
+    place = f"{format_region(finding)}{describe_repeats(finding)}"
     if inner[0] is finding:
         return place
-    return f"{place}, in it {listed([region(f) for f in inner], most=MAX_PIECES)}"
+    return f"{place}, in it {format_list([format_region(f) for f in inner], most=MAX_PIECES)}"
 
 
 def _count_searched(document: BisectDocument) -> int:
@@ -258,35 +259,37 @@ def _count_searched(document: BisectDocument) -> int:
 # ------------------------------------------------------------ a finding
 
 
-def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterator[Line]:
+def describe_finding(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterator[Line]:
     """Yield what a finding is: the values, the cause, the proof, the effect.
 
     Args:
         finding: The finding.
         proof: Further results of the search about it.
     """
-    yield from (("inside", line) for line in insides(finding.inside, finding.signature))
+    yield from (("inside", line) for line in iter_insides(finding.inside, finding.signature))
     yield from (("blame", line) for line in finding.cause.blame or ())
-    yield from (("source", line) for line in origins(finding))
+    yield from (("source", line) for line in list_origins(finding))
     yield from _iter_values(finding)
     if finding.run.small:
         yield "small", finding.run.small.numbers
-    if conclusion := evidence(finding)[0]:
+    if conclusion := find_evidence(finding)[0]:
         label, text = split_cause(conclusion)
         yield label, text
     for difference in (finding.cause.differences or ())[:MAX_DIFFERENCES]:
         if difference.text not in conclusion:
             yield "differs", difference.text
     if finding.kind is FindingKind.UNRESOLVED and finding.nodes:
-        yield "in doubt", region(finding)
+        yield "in doubt", format_region(finding)
     if found := [*_iter_proof(finding), *proof]:
         yield "proof", "; ".join(found)
     if finding.effect.contributors:
-        shares = [f"{c.node} ({c.op}) {percent(c.explains)}" for c in finding.effect.contributors]
-        yield "shares", f"largest shares: {listed(shares)}"
+        shares = [
+            f"{c.node} ({c.op}) {format_percent(c.explains)}" for c in finding.effect.contributors
+        ]
+        yield "shares", f"largest shares: {format_list(shares)}"
     if finding.effect.explains is not None:
         yield "effect", explain_share(finding.effect.explains)
-    yield from (("stderr", line) for line in stderr(finding))
+    yield from (("stderr", line) for line in format_stderr(finding))
 
 
 def split_cause(conclusion: str) -> Line:
@@ -321,7 +324,7 @@ def _iter_proof(finding: FindingDocument) -> Iterator[str]:
     if run.runs:
         yield f"failed in {run.runs.failed} of {count(run.runs.of, 'run')}"
     elif run.reproduces is not None and run.reproduces < 1:
-        yield f"fails in {percent(run.reproduces)} of its runs"
+        yield f"fails in {format_percent(run.reproduces)} of its runs"
     elif verdict and verdict.status is Status.FAIL and run.worst and finding.place.edge:
         yield "fails alone on the reference's inputs"
     if near := run.nearest:
@@ -340,10 +343,10 @@ def _iter_proof(finding: FindingDocument) -> Iterator[str]:
     if repeats := finding.place.repeats:
         ends = [" … ".join(dict.fromkeys((r.nodes[0], r.nodes[-1]))) for r in repeats]
         verb = "does" if len(ends) == 1 else "do"
-        yield f"so {verb} {listed(ends)}"
+        yield f"so {verb} {format_list(ends)}"
 
 
-def insides(found: InsideDocument | None, signature: Signature | None) -> Iterator[str]:
+def iter_insides(found: InsideDocument | None, signature: Signature | None) -> Iterator[str]:
     """Yield what a search in a node's body found, from outside to inside.
 
     Args:
@@ -362,8 +365,8 @@ def insides(found: InsideDocument | None, signature: Signature | None) -> Iterat
         is_open = inner.kind == FindingKind.UNRESOLVED
         doubt = "unresolved, the smallest region in doubt: " if is_open else ""
         case = f"; case {inner.case}" if inner.case else ""
-        yield f"{where}: {doubt}{region(inner)}{why}{case}"
-        yield from insides(inner.inside, inner.signature)
+        yield f"{where}: {doubt}{format_region(inner)}{why}{case}"
+        yield from iter_insides(inner.inside, inner.signature)
 
 
 def _say_body(found: InsideDocument, signature: Signature | None) -> str:
@@ -378,18 +381,18 @@ def _say_body(found: InsideDocument, signature: Signature | None) -> str:
     return "what is in it agrees alone, so the node itself is wrong"
 
 
-def innermost(finding: Finding) -> list[Finding]:
+def find_innermost(finding: Finding) -> list[Finding]:
     """Return the certified findings that are furthest inside of a finding, or the finding."""
     inner = [f for f in (finding.inside.findings if finding.inside else ()) if f.certified]
-    return list(flatten(map(innermost, inner))) or [finding]
+    return list(flatten(map(find_innermost, inner))) or [finding]
 
 
-def evidence(finding: FindingDocument) -> tuple[str, list[str]]:
+def find_evidence(finding: FindingDocument) -> tuple[str, list[str]]:
     """Return the conclusion, "" for none, and the evidence for it, of the innermost finding.
 
     Nothing dilutes the error of the innermost finding.
     """
-    lines = innermost(finding)[0].evidence
+    lines = find_innermost(finding)[0].evidence
     conclusion = next((line.says for line in lines if line.kind == "conclusion"), "")
     reasons = [line.says for line in lines if line.kind not in ("conclusion", "input")]
     reasons += [one.text for one in (finding.cause.differences or ())[MAX_DIFFERENCES:]]
@@ -398,7 +401,7 @@ def evidence(finding: FindingDocument) -> tuple[str, list[str]]:
     return conclusion, reasons
 
 
-def wrong_input(finding: FindingDocument) -> str:
+def describe_wrong_input(finding: FindingDocument) -> str:
     """Return the sentence about an input that was misread, or ""."""
     return next((line.says for line in finding.evidence if line.kind == "input"), "")
 
@@ -427,13 +430,13 @@ def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
         for name, both in document.whole.verdict.ranking.items():
             yield "outputs", f"{name}: {describe_prediction(both.top1, both.top5)}"
     if document.search.alone:
-        pieces = [f"{region(p)} {percent(p.explains)}" for p in document.search.alone]
+        pieces = [f"{format_region(p)} {format_percent(p.explains)}" for p in document.search.alone]
         verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"
-        told = f"{count(pieces, 'piece')} {verbs} little of the final error: {listed(pieces)}"
+        told = f"{count(pieces, 'piece')} {verbs} little of the final error: {format_list(pieces)}"
         yield "also", told
     if healing := document.search.healing:
         proof = "; without any one of them it fails" if len(healing.changes) > 1 else ""
-        yield "cure", f"{listed(healing.changes)}: {healing.model}{proof}"
+        yield "cure", f"{format_list(healing.changes)}: {healing.model}{proof}"
     yield from _iter_costs(document)
 
 
@@ -445,10 +448,10 @@ def _iter_costs(document: BisectDocument) -> Iterator[Line]:
     yield "matched", other.matched
     for row in (other.nodes or ())[:MAX_PIECES]:
         if row.explains >= MIN_COST:
-            place = nodes_with_ops(row.nodes, [row.op])
-            yield "cost", f"{place} explains {percent(row.explains)}"
-    if clipped := [f"{row.tensor} {percent(row.share)}" for row in other.saturated or ()]:
-        yield "clipped", f"values clipped by their scale: {listed(clipped)}"
+            place = format_nodes(row.nodes, [row.op])
+            yield "cost", f"{place} explains {format_percent(row.explains)}"
+    if clipped := [f"{row.tensor} {format_percent(row.share)}" for row in other.saturated or ()]:
+        yield "clipped", f"values clipped by their scale: {format_list(clipped)}"
 
 
 # ------------------------------------------------------------ next commands
@@ -457,7 +460,7 @@ def _iter_costs(document: BisectDocument) -> Iterator[Line]:
 def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
     """Yield the commands that follow from the answer."""
     about = document.setup.candidate
-    conclusion = next((evidence(finding)[0] for finding in document.findings), "")
+    conclusion = next((find_evidence(finding)[0] for finding in document.findings), "")
     is_typed = document.command.startswith("subcut ")
     if document.search.stopped and is_typed:
         yield NextCommand("continue", _retype(document, "--max-time", "--max-trials"))
@@ -489,7 +492,7 @@ def _iter_next_of_case(
     about = document.setup.candidate
     healing = document.search.healing
     if not about.is_function:
-        yield NextCommand("run it again", replay_words(document, case))
+        yield NextCommand("run it again", make_replay_command(document, case))
     if healing and about.backend not in DEVICES and not about.is_function:
         trial = ["bisect", healing.model, "-i", str(Path(case) / "inputs"), "-c", about.name]
         yield NextCommand("try the cure", ["subcut", *trial, *_make_criterion_words(document)])
@@ -527,7 +530,7 @@ def _retype(document: BisectDocument, *omitted: str) -> list[str]:
     return kept
 
 
-def replay_words(document: BisectDocument, case: str) -> list[str]:
+def make_replay_command(document: BisectDocument, case: str) -> list[str]:
     """Return the command that runs a case again, or judges the outputs of a device.
 
     The command names code of the user again: code that only the case names needs `--trust`.
@@ -552,5 +555,5 @@ def _make_criterion_words(document: BisectDocument) -> list[str]:
 
 def _read_constant(about: RuntimeDocument, name: str) -> Any:
     """Return a constant of a backend of subcut; None for any other backend."""
-    is_own = about.backend in plugins.own_names("backends")
-    return plugins.constant("backends", about.backend, name) if is_own else None
+    is_own = about.backend in plugins.list_own_names("backends")
+    return plugins.read_constant("backends", about.backend, name) if is_own else None

@@ -116,7 +116,7 @@ class View:
     findings: Sequence[IntervalFinding]
 
 
-def origins(finding: FindingDocument) -> list[str]:
+def list_origins(finding: FindingDocument) -> list[str]:
     """Return the modules and lines of user code that nodes are from, in one line; [] if unknown."""
     lines = (str(one) for one in finding.place.sources or () if one)
     known = drop_repeats(filter(None, lines))
@@ -124,7 +124,7 @@ def origins(finding: FindingDocument) -> list[str]:
     return [f"from {'; '.join(known[:MAX_SOURCES])}{more}"] if known else []
 
 
-def view(document: ComparedDocument) -> View:
+def make_view(document: ComparedDocument) -> View:
     """Return the view of a comparison, or of recordings."""
     status = STATUS.get(document.exit_code, Status.UNRESOLVED)
     answer = replace(parse_headline(document.says, document.exit_code), next=_list_next(document))
@@ -198,12 +198,12 @@ def list_judged_tensors(document: BisectDocument | ComparedDocument) -> list[Jud
     if isinstance(document, BisectDocument):
         rows = document.whole.profile or ()
         return [JudgedTensor(r.index, r.node, r.tensor, r.error, r.status) for r in rows]
-    lines = view(document).lines
-    cells = flatten(product([n], n.cells[: places_in_cells(document)]) for n in lines)
+    lines = make_view(document).lines
+    cells = flatten(product([n], n.cells[: count_places(document)]) for n in lines)
     return [JudgedTensor(n.index, n.node, n.tensor, c.error, c.status) for n, c in cells]
 
 
-def places_in_cells(document: ComparedDocument) -> int:
+def count_places(document: ComparedDocument) -> int:
     """Return the number of cells of a line that are of tensors in place; the others are alone."""
     return len(document.recordings) if isinstance(document, RecordedDocument) else 1
 
@@ -236,7 +236,7 @@ def _make_recorded_cell(one: RecordedTensor | None) -> Compared:
     return replace(judged, recorded_as=one.recorded_as, matched_by=how, beside=beside)
 
 
-def reason(whole: VerdictDocument) -> str:
+def find_reason(whole: VerdictDocument) -> str:
     """Return the reason of a verdict, with the output that decided and the sample of several."""
     outcome = whole.status, whole.why
     about = next((j for j in whole.outputs if (j.status, j.why) == outcome), None)
@@ -269,7 +269,7 @@ def _iter_comparison_facts(document: ComparisonDocument) -> Iterator[tuple[str, 
     about = document.setup.candidate
     whole = document.whole.verdict
     yield "candidate", " ".join(filter(None, (about.name, about.version, about.precision)))
-    yield "whole model", ": ".join(filter(None, (whole.status, reason(whole))))
+    yield "whole model", ": ".join(filter(None, (whole.status, find_reason(whole))))
 
 
 def _iter_facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.network import Network
-from subgraph.drawing.svg import Marks, svg
+from subgraph.drawing.svg import Marks, draw_svg
 from subgraph.iterables import drop_repeats, flatten, invert, restrict
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
-from subgraph.reports._words import all_indices, is_proven
+from subgraph.reports._words import is_proven, list_indices
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.compare import IntervalDocument, IntervalFinding
 from subgraph.types import frozen
@@ -49,7 +49,7 @@ def draw_network(
     if isinstance(document, (BisectDocument, IntervalDocument)):
         findings = document.findings
     nodes = range(len(network.ops))
-    numbers = invert((k, all_indices(f)) for k, f in enumerate(findings, 1))
+    numbers = invert((k, list_indices(f)) for k, f in enumerate(findings, 1))
     inside = restrict(numbers, nodes)
     in_table = {row.index for row in rows}
     marks = Marks(
@@ -75,7 +75,7 @@ def draw_network(
             if known and box.kind != "open":
                 links[box.key] = to[next((i for i in known if i in bad), known[0])]
         marks = replace(marks, links=links)
-        text = svg(layout, marks, document.model.file, style=False)
+        text = draw_svg(layout, marks, document.model.file, style=False)
         drawings.append(Drawing(layout.width, text))
     return drawings
 
@@ -143,6 +143,6 @@ def draw_region(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts
     return [
-        Drawing(one.width, svg(one, marks, "The region and its neighbors", style=False))
+        Drawing(one.width, draw_svg(one, marks, "The region and its neighbors", style=False))
         for one in layouts
     ]

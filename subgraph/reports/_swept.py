@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from subgraph.iterables import flatten, group_values
-from subgraph.reports._words import cleaned, runtime
+from subgraph.reports._words import cleaned, format_runtime
 from subgraph.results.sweep import SweepDocument, Totals
 from subgraph.text import align_columns, count, shorten, wrap
 
@@ -27,7 +27,7 @@ LINE_WIDTH = 110  # characters of a line of names
 def render_sweep(document: SweepDocument) -> str:
     """Return the totals, the bad tests, the operators, the differences, refusals and notes."""
     document = cleaned(document)
-    named = [runtime(c) for c in document.candidates]
+    named = [format_runtime(c) for c in document.candidates]
     parts = [
         _iter_totals(document),
         align_columns(

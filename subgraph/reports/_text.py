@@ -15,19 +15,19 @@ from subgraph.reports._compared import (
     ReportedAnswer,
     TensorLine,
     View,
-    reason,
-    view,
+    find_reason,
+    make_view,
 )
 from subgraph.reports._words import (
     cleaned,
-    interval_title,
+    format_interval,
+    format_outcome,
+    format_runtime,
+    format_seconds,
+    format_state,
     list_left_out,
-    outcome,
+    list_stderr_lines,
     place,
-    runtime,
-    seconds,
-    stderr_lines,
-    word,
 )
 from subgraph.results import Document
 from subgraph.results.bisect import BisectDocument
@@ -35,7 +35,14 @@ from subgraph.results.common import WholeDocument
 from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument
-from subgraph.text import align_columns, count, describe_prediction, short, shorten_names, wrap
+from subgraph.text import (
+    align_columns,
+    count,
+    describe_prediction,
+    omit_middle,
+    shorten_names,
+    wrap,
+)
 from subgraph.verdict import Status
 
 MAX_PLACES = 4  # intervals of a recording that are shown
@@ -139,8 +146,8 @@ def first_lines(document: Document) -> dict[str, object] | None:
         rows = [[shorten_names(f"{label}: {text}") for label, text in lines] for lines in told]
         return _format_page(found, rows)
     compared = cleaned(document)
-    seen = view(compared)
-    rows = [[interval_title(f), *place(f)] for f in seen.findings]
+    seen = make_view(compared)
+    rows = [[format_interval(f), *place(f)] for f in seen.findings]
     totals = _format_totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
     return _format_page(seen.answer, rows, totals)
 
@@ -162,10 +169,10 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
         every: Show each row of the table; else those that do not agree, and their neighbors.
     """
     shown = cleaned(document)
-    seen = view(shown)
+    seen = make_view(shown)
     if isinstance(shown, ComparisonDocument):
         about = shown.setup.candidate
-        columns = [f"candidate    {about.name}", *runtime(about)[1:]]
+        columns = [f"candidate    {about.name}", *format_runtime(about)[1:]]
         lines = [seen.answer.says, "   ".join(columns)]
         lines += _format_whole(shown.whole.verdict)
         if seen.lines:
@@ -173,7 +180,7 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
             in_place = shown.whole.in_place  # documents of before have none, and no `looked_at`
             is_seen = any(line.cells[0].status for line in seen.lines)
             if in_place and not is_seen:
-                lines.append(f"in place: {word(in_place)}   {in_place.why}")
+                lines.append(f"in place: {format_state(in_place)}   {in_place.why}")
             else:
                 lines.append(IN_PLACE)
         lines = [*lines, *_format_totals(shown, seen), *(f"note: {note}" for note in shown.notes)]
@@ -185,7 +192,7 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
         ]
         lines += [f"note: {note}" for note in seen.notes]
         for finding in seen.findings[:MAX_PLACES]:
-            lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
+            lines += [format_interval(finding), *(f"  {line}" for line in place(finding))]
             lines += [f"  case {finding.case}/"] if finding.case else []
         further = len(seen.findings) - MAX_PLACES
         lines += [f"and {count(further, 'further place')} (--json)"] if further > 0 else []
@@ -202,11 +209,14 @@ def _format_whole(whole: WholeDocument) -> list[str]:
         f"{name}: {describe_prediction(shares.top1, shares.top5)}"
         for name, shares in whole.ranking.items()
     ]
-    lines += [f"| {line}" for line in stderr_lines(whole)]
+    lines += [f"| {line}" for line in list_stderr_lines(whole)]
     if whole.build_seconds or whole.run_seconds:
-        times = seconds(whole.build_seconds), seconds(whole.run_seconds)
+        times = format_seconds(whole.build_seconds), format_seconds(whole.run_seconds)
         lines.append("built in {}, ran in {}".format(*times))
-    return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
+    return [
+        f"whole model  {format_state(whole)}   {find_reason(whole)}",
+        *(f"{'':13}{line}" for line in lines),
+    ]
 
 
 def format_table(shown: View, *, every: bool) -> list[str]:
@@ -226,7 +236,7 @@ def format_table(shown: View, *, every: bool) -> list[str]:
         if shown.kind == "recorded":
             who.append("; ".join(dict.fromkeys(how for _, how in t.names)) or "-")
         cells = map(format_cell, t.cells)
-        rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *cells, *who))
+        rows.append((f"#{t.index}", omit_middle(t.node), t.op, omit_middle(t.tensor), *cells, *who))
     head, *lines = align_columns(rows)
     return [head, *_iter_rows(shown.lines, kept, lines)]
 
@@ -282,7 +292,7 @@ def format_cell(cell: Compared) -> str:
         return "-"
     error = cell.error
     figure = f"{error:.1e} " if error is not None and math.isfinite(error) else ""
-    return f"{figure}{outcome(cell)}"
+    return f"{figure}{format_outcome(cell)}"
 
 
 def _format_totals(document: ComparisonDocument, shown: View) -> list[str]:

@@ -82,29 +82,29 @@ def _clean(value: Any) -> Any:
 # ------------------------------------------------------------ numbers
 
 
-def error(value: float | None) -> str:
+def format_error(value: float | None) -> str:
     """Return an error as `1.1e-02`, `0` or `inf`; a dash for None."""
     if value is None:
         return UNKNOWN
     return f"{value:.1e}" if value else "0"
 
 
-def size(judged: HasSignature, value: float | None) -> str:
+def format_deviation(judged: HasSignature, value: float | None) -> str:
     """Return the relative error of a verdict or step; `NaN` if its values are NaN."""
-    return "NaN" if judged.signature == Signature.NAN else error(value)
+    return "NaN" if judged.signature == Signature.NAN else format_error(value)
 
 
-def element(value: float | int | bool | str) -> str:
+def format_element(value: float | int | bool | str) -> str:
     """Return a tensor's value: a float with seven digits, anything else as it is."""
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-def percent(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """Return a share in words; a dash for None.
 
     Shares of errors that cancel each other are larger than 1 or negative.
 
-    >>> [percent(share) for share in (0.93, 0.002, 0.0, 6.5, -1.79, None)]
+    >>> [format_percent(share) for share in (0.93, 0.002, 0.0, 6.5, -1.79, None)]
     ['93 %', 'under 1 %', '0 %', 'more than all', 'none', '–']
     """
     if share is None:
@@ -120,11 +120,11 @@ def percent(share: float | None) -> str:
 
 def explain_share(share: float) -> str:
     """Return `explains 93 % of the final error`."""
-    cancels = ": errors cancel" if percent(share) in ("more than all", "none") else ""
-    return f"explains {percent(share)} of the final error{cancels}"
+    cancels = ": errors cancel" if format_percent(share) in ("more than all", "none") else ""
+    return f"explains {format_percent(share)} of the final error{cancels}"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Return `0.6 ms`, `41 ms`, `4.1 s` or `12 min`."""
     if value >= 120:
         return f"{value / 60:.0f} min"
@@ -134,7 +134,7 @@ def seconds(value: float) -> str:
 # ------------------------------------------------------------ words
 
 
-def listed(labels: Sequence[str], most: int = MAX_NAMES) -> str:
+def format_list(labels: Sequence[str], most: int = MAX_NAMES) -> str:
     """Return `a, b and 7 more`."""
     return list_some(labels, most - (len(labels) > most))
 
@@ -142,55 +142,55 @@ def listed(labels: Sequence[str], most: int = MAX_NAMES) -> str:
 def join_with_and(labels: Sequence[str]) -> str:
     """Return `a, b and c`."""
     if len(labels) > MAX_NAMES or not labels:
-        return listed(labels)
+        return format_list(labels)
     *most, last = labels
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def region(places: HasNodes) -> str:
+def format_region(places: HasNodes) -> str:
     """Return nodes with their operators: `/pad/Pad, /pool/MaxPool (Pad, MaxPool)`."""
-    return nodes_with_ops(places.nodes, places.ops)
+    return format_nodes(places.nodes, places.ops)
 
 
-def nodes_with_ops(nodes: Sequence[str], ops: Sequence[str]) -> str:
+def format_nodes(nodes: Sequence[str], ops: Sequence[str]) -> str:
     """Return names and their operators: `a, b (Pad, MaxPool)`."""
     ops = drop_repeats(ops)
-    return f"{listed(nodes)} ({listed(ops)})" if nodes else "the whole model"
+    return f"{format_list(nodes)} ({format_list(ops)})" if nodes else "the whole model"
 
 
 def title(finding: FindingDocument) -> str:
     """Return a finding in one line, without its numbers."""
     kind = finding.kind
-    place = region(finding)
+    place = format_region(finding)
     if kind is FindingKind.ACCUMULATED and finding.effect.contributors:
         return "the error accumulates; no region alone explains it"
     if kind is FindingKind.ACCUMULATED:
         return f"the error accumulates over {place}; no part of it explains more than others"
     if kind is FindingKind.FLAKY:
-        return f"flaky: {place} fails in {percent(finding.run.rate)} of runs"
+        return f"flaky: {place} fails in {format_percent(finding.run.rate)} of runs"
     if kind is FindingKind.UNRESOLVED:
         return f"unresolved: {finding.cause.reason or ''}"
-    if everywhere(finding):
+    if is_everywhere(finding):
         nodes = [*finding.nodes, *(finding.place.alike or ())]
         return (
             f"each of {len(nodes)} nodes, of all kinds, deviates alone, so none is the culprit:"
-            f" {listed(nodes)}"
+            f" {format_list(nodes)}"
         )
     if finding.cause.rounding:
         return f"contributes rounding: {place}"
     claim = "smallest failing region"
     if not finding.certified:
         claim = "failing region, perhaps not the smallest"
-    return f"{claim}: {place}{again(finding)}"
+    return f"{claim}: {place}{describe_repeats(finding)}"
 
 
-def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
+def list_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
     """Return the positions of a finding's nodes and of the regions that repeat it."""
     repeats = finding.place.repeats if isinstance(finding, FindingDocument) else None
     return [*finding.indices, *flatten(r.indices for r in repeats or ())]
 
 
-def again(finding: FindingDocument) -> str:
+def describe_repeats(finding: FindingDocument) -> str:
     """Return how many regions repeat a finding: `, × 7 (each of 7 Conv)`; "" for a single one."""
     number = 1 + len(finding.place.repeats or ())
     kind = finding.place.of_kind
@@ -198,7 +198,7 @@ def again(finding: FindingDocument) -> str:
     if kind and kind.nodes == number:
         which = f" (each of {number} {kind.op})"
     elif kind and kind.distinct:
-        which = f" (each {kind.op} with {listed(kind.distinct)})"
+        which = f" (each {kind.op} with {format_list(kind.distinct)})"
     return f", × {number}{which}" if number > 1 else ""
 
 
@@ -207,12 +207,12 @@ def is_proven(finding: FindingDocument | IntervalFinding) -> bool:
     return finding.kind in PROVEN
 
 
-def everywhere(finding: FindingDocument) -> bool:
+def is_everywhere(finding: FindingDocument) -> bool:
     """Return whether a finding is about nearly all nodes, each of which deviates alone."""
     return bool(finding.place.alike) and finding.signature is not Signature.REFUSED
 
 
-def runtime(about: RuntimeDocument) -> list[str]:
+def format_runtime(about: RuntimeDocument) -> list[str]:
     """Return name, backend, version and precision; no backend with the same name."""
     backend = PurePath(about.backend).name
     if PurePath(about.name).name == backend:
@@ -220,7 +220,7 @@ def runtime(about: RuntimeDocument) -> list[str]:
     return list(filter(None, (about.name, backend, about.version, about.precision)))
 
 
-def word(judged: HasStatus) -> str:
+def format_state(judged: HasStatus) -> str:
     """Return the state of a verdict, a step or a row: `agree`, `FAIL (crash)`, `unresolved`.
 
     A criterion's label other than `agrees` follows: `agree (range)`.
@@ -254,16 +254,17 @@ def describe_worst(worst: WorstElement, off: Off | None) -> str:
     """Return `expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
     at = ",".join(map(str, worst.index))
     share = f"; {off.count} of {off.of} values differ" if off else ""
-    return f"expected {element(worst.reference)}, got {element(worst.candidate)} at [{at}]{share}"
+    expected = format_element(worst.reference)
+    return f"expected {expected}, got {format_element(worst.candidate)} at [{at}]{share}"
 
 
-def stderr(finding: FindingDocument) -> list[str]:
+def format_stderr(finding: FindingDocument) -> list[str]:
     """Return the last lines that the candidate wrote to standard error before it ended."""
     verdict = finding.run.verdict
-    return stderr_lines(verdict) if verdict else []
+    return list_stderr_lines(verdict) if verdict else []
 
 
-def stderr_lines(verdict: VerdictDocument) -> list[str]:
+def list_stderr_lines(verdict: VerdictDocument) -> list[str]:
     """Return the last lines that the candidate wrote to standard error."""
     lines = verdict.process.get("stderr")
     return list(map(str, lines)) if isinstance(lines, (list, tuple)) else []
@@ -272,11 +273,11 @@ def stderr_lines(verdict: VerdictDocument) -> list[str]:
 # ------------------------------------------------------------ compared
 
 
-def outcome(cell: Compared) -> str:
+def format_outcome(cell: Compared) -> str:
     """Return `agree` or `FAIL (nan), unlike simulator`; a dash for an unseen tensor."""
     if not cell.status:
         return UNKNOWN
-    outcome_text = word(cell)
+    outcome_text = format_state(cell)
     return f"{outcome_text}, {cell.beside}" if cell.beside else outcome_text
 
 
@@ -294,10 +295,10 @@ def place(finding: IntervalFinding) -> list[str]:
         lines.append(
             "for the recorded inputs, the reference computes the same: the error grew upstream"
         )
-    suspects = listed(list(map(_describe, finding.place.suspects)))
+    suspects = format_list(list(map(_describe, finding.place.suspects)))
     lines.append(f"suspects, the likeliest first: {suspects}")
     if ends.not_seen:
-        lines.append(f"not seen: {listed(ends.not_seen)}")
+        lines.append(f"not seen: {format_list(ends.not_seen)}")
     return lines
 
 
@@ -308,16 +309,16 @@ def _describe(suspect: Suspect) -> str:
     return f"#{suspect.index} {suspect.node} ({suspect.op}){source}{why}"
 
 
-def interval_title(finding: IntervalFinding) -> str:
+def format_interval(finding: IntervalFinding) -> str:
     """Return `at most 3 nodes: conv1, relu1, add1`."""
     what = "" if finding.ends.first else "downstream, adds another error: "
-    return f"{what}at most {count(finding.nodes, 'node')}: {listed(finding.nodes)}"
+    return f"{what}at most {count(finding.nodes, 'node')}: {format_list(finding.nodes)}"
 
 
 def list_left_out(shown: View) -> list[str]:
     """Return the entries that were recorded and not compared, a line per reason."""
     lines = []
     for why, n, names in shown.left_out:
-        examples = f": {listed(names)}" if names else ""
+        examples = f": {format_list(names)}" if names else ""
         lines.append(f"{n} left out, {why}{examples}")
     return lines

@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 
 from subgraph.documents import to_json
-from subgraph.reports import ComparedDocument, cleaned, listed, view
+from subgraph.reports import ComparedDocument, cleaned, format_list, make_view
 from subgraph.reports._compared import METRICS
 from subgraph.reports._words import HasNodes
 from subgraph.results.bisect import BisectDocument
-from subgraph.text import cell
+from subgraph.text import format_cell
 from subgraph.types import Fields
 
 FILE = "report.csv"
@@ -63,7 +63,7 @@ def render(document: BisectDocument) -> str:
     searched: Mapping[str, Sequence[HasNodes]] = {"finding": shown.findings, "alone": alone}
     for kind, found in searched.items():
         for number, one in enumerate(found, 1):
-            nodes = listed(one.nodes, most=MAX_NAMES)
+            nodes = format_list(one.nodes, most=MAX_NAMES)
             about = {"row": kind, "number": number, "count": len(one.nodes), "nodes": nodes}
             rows.append({**to_json(one), **about})
     return _format_table(SEARCHED, rows)
@@ -76,7 +76,7 @@ def render_compared(document: ComparedDocument, candidate: str = "") -> str:
         document: The comparison.
         candidate: The name for a first column; "" for no such column.
     """
-    shown = view(cleaned(document))
+    shown = make_view(cleaned(document))
     first = {"candidate": candidate} if candidate else {}
     rows = []
     for line in shown.lines:
@@ -86,7 +86,7 @@ def render_compared(document: ComparedDocument, candidate: str = "") -> str:
             errors = {key: one.errors.get(key) for key in METRICS}
             rows.append({**vars(line), **vars(one), **errors, **about})
     rows += [
-        {"row": "left out", "why": why, "count": n, "tensor": listed(names)}
+        {"row": "left out", "why": why, "count": n, "tensor": format_list(names)}
         for why, n, names in shown.left_out
     ]
     return _format_table((*first, *COMPARED), [{**first, **row} for row in rows])
@@ -98,6 +98,9 @@ def _format_table(columns: Sequence[str], rows: Iterable[Fields]) -> str:
     writer.writeheader()
     for row in rows:
         writer.writerow(
-            {key: cell(value) if isinstance(value, str) else value for key, value in row.items()}
+            {
+                key: format_cell(value) if isinstance(value, str) else value
+                for key, value in row.items()
+            }
         )
     return out.getvalue()

@@ -21,37 +21,37 @@ from typing import TYPE_CHECKING, Any
 from subgraph import system
 from subgraph.drawing import chart, svg
 from subgraph.iterables import flatten
-from subgraph.reports._answer import answer, evidence
+from subgraph.reports._answer import answer, find_evidence
 from subgraph.reports._compared import (
     ComparedDocument,
     JudgedTensor,
+    count_places,
     list_judged_tensors,
-    places_in_cells,
-    view,
+    make_view,
 )
 from subgraph.reports._network import draw_network, draw_region, name_mark
 from subgraph.reports._words import (
     BAD,
-    all_indices,
     cleaned,
     describe_sweep,
-    error,
-    interval_title,
-    listed,
-    outcome,
-    percent,
+    format_deviation,
+    format_error,
+    format_interval,
+    format_list,
+    format_outcome,
+    format_percent,
+    format_region,
+    format_runtime,
+    format_seconds,
+    format_state,
+    list_indices,
     place,
-    region,
-    runtime,
-    seconds,
-    size,
-    word,
 )
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.compare import IntervalDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
-from subgraph.text import count, short, shorten_names
+from subgraph.text import count, omit_middle, shorten_names
 from subgraph.types import Fields
 from subgraph.verdict import Status
 
@@ -85,7 +85,7 @@ def render(document: BisectDocument) -> str:
     numbered = enumerate(zip(shown.findings, told, strict=False), 1)
     places: dict[int, dict[str, object]] = {}
     for number, finding in enumerate(shown.findings, 1):
-        for i in all_indices(finding):
+        for i in list_indices(finding):
             places.setdefault(i, {"number": number, "called": name_mark(finding)})
     about = {
         "d": shown,
@@ -102,13 +102,13 @@ def render(document: BisectDocument) -> str:
 def render_compared(document: ComparedDocument) -> str:
     """Return a comparison as a page: verdict, next commands, drawn places, errors, all tensors."""
     shown = cleaned(document)
-    summary = view(shown)
+    summary = make_view(shown)
     findings = [
         {
             **vars(finding),
             **vars(finding.place),
             "number": k,
-            "title": interval_title(finding),
+            "title": format_interval(finding),
             "lines": place(finding),
             "drawing": draw_region(finding),
         }
@@ -199,7 +199,7 @@ def plan_curve(document: PlanDocument) -> str:
     return str(macros.chart(curve)) if curve else ""
 
 
-def worst(totals: Totals) -> str:
+def find_worst_class(totals: Totals) -> str:
     """Return the class of a cell: that of its worst outcome."""
     outcome = next((one for one in SIGNS if totals[one]), SweepOutcome.RIGHT)
     if outcome in BAD:
@@ -221,8 +221,8 @@ def _list_rows(document: ComparedDocument) -> list[JudgedTensor]:
 
     Of several recordings, the one that was narrowed down counts, else the worst one.
     """
-    summary = view(document)
-    places = range(places_in_cells(document))
+    summary = make_view(document)
+    places = range(count_places(document))
     narrowed = [k for k in places if summary.columns[k] == _find_narrowed(document)]
     worst = {Status.FAIL: 2, Status.UNRESOLVED: 1}
     rows = []
@@ -271,19 +271,19 @@ def _make_environment() -> Environment:
     )
     words = (
         count,
-        error,
-        listed,
-        outcome,
-        percent,
+        format_error,
+        format_list,
+        format_outcome,
+        format_percent,
         rank,
-        region,
-        runtime,
-        seconds,
-        short,
+        format_region,
+        format_runtime,
+        format_seconds,
+        omit_middle,
         shorten_names,
-        size,
-        word,
-        worst,
+        format_deviation,
+        format_state,
+        find_worst_class,
     )
     environment.filters.update({f.__name__: f for f in words})
     return environment
@@ -303,7 +303,7 @@ def _make_view(
         "called": name_mark(finding),
         "title": heading,
         "lines": lines,
-        "evidence": evidence(finding)[1],
+        "evidence": find_evidence(finding)[1],
         "drawing": draw_region(finding),
         "curve": chart.make_log_chart(growth, (), words) if growth else None,
         "contributors": finding.effect.contributors or (),
@@ -320,7 +320,7 @@ def _make_depth_chart(document: BisectDocument) -> chart.Chart | None:
         "x": "nodes, in topological order",
         "label": "Error of every tensor in place, along the model",
     }
-    drawn = chart.make_log_chart(points, list(map(all_indices, document.findings)), words)
+    drawn = chart.make_log_chart(points, list(map(list_indices, document.findings)), words)
     if not drawn.hidden:
         return drawn
     # A note for findings without a wrong tensor in the chart; its lines fit a phone.

@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Literal
 
-from subgraph.reports._answer import answer, evidence
-from subgraph.reports._compared import ComparedDocument, view
-from subgraph.reports._words import cleaned, outcome, region, title
+from subgraph.reports._answer import answer, find_evidence
+from subgraph.reports._compared import ComparedDocument, make_view
+from subgraph.reports._words import cleaned, format_outcome, format_region, title
 from subgraph.results.bisect import BisectDocument
 from subgraph.search.oracle import FindingKind
 from subgraph.verdict import Status
@@ -27,21 +27,21 @@ def render(document: BisectDocument) -> str:
     for number, finding in enumerate(shown.findings, 1):
         is_open = finding.kind is FindingKind.UNRESOLVED
         status = Status.UNRESOLVED if is_open else Status.FAIL
-        conclusion, reasons = evidence(finding)
-        name = f"{number}. {finding.kind}: {region(finding)}"
+        conclusion, reasons = find_evidence(finding)
+        name = f"{number}. {finding.kind}: {format_region(finding)}"
         cases.append(_make_case(name, status, title(finding), "\n".join([conclusion, *reasons])))
     return _format_suite(f"subcut bisect {shown.model.file}", cases)
 
 
 def render_compared(document: ComparedDocument) -> str:
     """Return a comparison as a suite: the verdict, then each compared tensor in each column."""
-    shown = view(cleaned(document))
+    shown = make_view(cleaned(document))
     cases = [_make_case("verdict", shown.status, shown.answer.says, "")]
     for line in shown.lines:
         for column, one in zip(shown.columns, line.cells, strict=True):
             if one.status:
                 cases.append(
-                    _make_case(f"{line.tensor}: {column}", one.status, outcome(one), one.why)
+                    _make_case(f"{line.tensor}: {column}", one.status, format_outcome(one), one.why)
                 )
     return _format_suite(f"subcut {shown.kind}", cases)
 

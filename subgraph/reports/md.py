@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from subgraph.iterables import flatten
 from subgraph.reports import _swept, _text
-from subgraph.reports._answer import answer, evidence
+from subgraph.reports._answer import answer, find_evidence
 from subgraph.reports._compared import ComparedDocument
-from subgraph.reports._words import cleaned, describe_sweep, listed, runtime
+from subgraph.reports._words import cleaned, describe_sweep, format_list, format_runtime
 from subgraph.results.bisect import BisectDocument
 from subgraph.results.sweep import SweepDocument
 from subgraph.text import align_columns, count
@@ -25,7 +25,7 @@ def render(document: BisectDocument) -> str:
     Blocks of code hold all names of a model, so that a tracker does not interpret them.
     """
     shown = cleaned(document)
-    reasons = list(flatten(evidence(finding)[1] for finding in shown.findings))
+    reasons = list(flatten(find_evidence(finding)[1] for finding in shown.findings))
     lines = [
         *_format_head(answer(shown).says, _text.render(shown, most=UNLIMITED)),
         *(["", "## Evidence", "", *_format_fence(reasons, "text")] if reasons else []),
@@ -35,7 +35,7 @@ def render(document: BisectDocument) -> str:
     ]
     for case in filter(None, (finding.case for finding in shown.findings)):
         needs = "model, inputs, expected outputs; needs only onnxruntime and numpy"
-        lines.append(f"In the folder {code(case)} ({needs}):")
+        lines.append(f"In the folder {format_code(case)} ({needs}):")
         lines += ["", *_format_fence(["python repro.py"], "sh"), ""]
     lines += [*_make_command(shown.command), "", "## Environment", ""]
     model = shown.model
@@ -44,10 +44,10 @@ def render(document: BisectDocument) -> str:
     rows.append(("structure sha256", model.structure_sha256 or ""))
     for name, one in (("candidate", shown.setup.candidate), ("reference", shown.setup.reference)):
         options = [f"{key}={value}" for key, value in one.options.items()]
-        rows.append((name, " ".join([*runtime(one), *options])))
+        rows.append((name, " ".join([*format_runtime(one), *options])))
     rows.append(("criterion", shown.setup.criterion))
     if samples := list(filter(None, shown.setup.samples)):
-        rows.append(("samples", listed(samples)))
+        rows.append(("samples", format_list(samples)))
     names = ("subcut", "python", "machine", "threads")
     rows += [(name, str(getattr(environment, name))) for name in names]
     about = align_columns([*rows, *environment.packages.items()])
@@ -71,19 +71,23 @@ def _make_issue(says: str, body: str, command: str) -> str:
 
 
 def _format_head(says: str, body: str) -> list[str]:
-    return [f"# subcut: {code(says)}", "", *_format_fence(body.rstrip("\n").split("\n"), "text")]
+    return [
+        f"# subcut: {format_code(says)}",
+        "",
+        *_format_fence(body.rstrip("\n").split("\n"), "text"),
+    ]
 
 
 def _make_command(command: str) -> list[str]:
     return ["Found with:", "", *_format_fence([command], "sh")]
 
 
-def code(name: str) -> str:
+def format_code(name: str) -> str:
     """Return any text as a code span, whose fence is longer than a run of backticks in the text.
 
     An empty text has no code span.
 
-    >>> code("a`b"), code("")
+    >>> format_code("a`b"), format_code("")
     ('``a`b``', '')
     """
     if not name.strip():

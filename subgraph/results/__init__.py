@@ -37,7 +37,7 @@ KNOWN: Mapping[str, tuple[str, str]] = {
 }
 
 
-def type_of(schema: str) -> type:
+def find_type(schema: str) -> type:
     """Return the dataclass of the documents of a schema, which is one of `KNOWN`."""
     module, name = KNOWN[schema]
     found: type = getattr(import_module(f"subgraph.results.{module}"), name)
@@ -56,7 +56,7 @@ def parse(document: Any, what: str = "the document", hint: str = "") -> Document
         InputError: The document is not whole. The error names the key and what was expected.
     """
     schema = document.get("schema") if isinstance(document, dict) else None
-    kind = type_of(schema if isinstance(schema, str) and schema in KNOWN else "subcut.bisect/1")
+    kind = find_type(schema if isinstance(schema, str) and schema in KNOWN else "subcut.bisect/1")
     return cast("Document", documents.from_json(kind, _add_inner_findings(document), what, hint))
 
 

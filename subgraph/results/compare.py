@@ -23,7 +23,7 @@ from subgraph.results.common import (
 )
 from subgraph.types import Fields, frozen, frozen_keywords
 from subgraph.verdict import Judgement, RunOutcome, Signature, Status
-from subgraph.version import versions
+from subgraph.version import list_versions
 
 
 @frozen
@@ -142,7 +142,7 @@ class ComparisonDocument(Reported):
     setup: ComparisonSetup = part()
     whole: WholeComparison = part()
     tensors: TensorComparison = part()
-    versions: Mapping[str, Version] = field(default_factory=versions)
+    versions: Mapping[str, Version] = field(default_factory=list_versions)
 
 
 @frozen_keywords
@@ -324,7 +324,7 @@ class RecordedDocument(Reported):
     setup: RecordedSetup = part()
     recordings: Sequence[RunSummary]
     tensors: ComparedRecordings = part()
-    versions: Mapping[str, Version] = field(default_factory=versions)
+    versions: Mapping[str, Version] = field(default_factory=list_versions)
 
 
 @frozen

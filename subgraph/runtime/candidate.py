@@ -29,7 +29,7 @@ from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
-from subgraph.runtime.command_line import Code, contents, is_file
+from subgraph.runtime.command_line import Code, digest_contents, is_file
 from subgraph.runtime.devices import DEVICES, FIELD_NAMES, Device, find_by_package
 from subgraph.runtime.executors import (
     Resources,
@@ -40,7 +40,7 @@ from subgraph.runtime.executors import (
 from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_named_as_model, recognize
-from subgraph.text import clean, nearest
+from subgraph.text import clean, find_nearest
 from subgraph.trust import NamedCode
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen, frozen_keywords
 
@@ -96,7 +96,7 @@ def find_options(head: str) -> Options:
     name = head.partition("==")[0]
     device = _find_device(name)
     backend = device.spec.partition(":")[0] if device else name
-    if backend not in plugins.own_names("backends"):
+    if backend not in plugins.list_own_names("backends"):
         return {}
     named = flatten(
         one.options.items() for one in DEVICES.values() if one.spec.partition(":")[0] == backend
@@ -225,7 +225,7 @@ class Candidate(RuntimeBuild):
         if installation := self.installation:
             files.append(installation.requirements[0])
         if self.can.npm and self.release:
-            files.append(f"{releases.package(self.backend)[0]}@{self.release}")
+            files.append(f"{releases.find_package(self.backend)[0]}@{self.release}")
         if self.python:
             files.append(self.python)
         if self.executor and "://" not in self.executor:  # its module is imported here
@@ -263,7 +263,7 @@ class Candidate(RuntimeBuild):
         if self.runs_commands:
             folder = Path(str(self.options.get("folder", "")))
             words = flatten(map(command_line.split_values, words))
-        files = {word: contents(folder / word) for word in words}
+        files = {word: digest_contents(folder / word) for word in words}
         interpreters = [*code, command_line.OWN_INTERPRETER] if self.script else code
         return {
             "backend": self.backend,
@@ -272,9 +272,13 @@ class Candidate(RuntimeBuild):
             "memory": self.memory,
             "version": version,
             **self.build(),
-            **({"emulator": emulated.version(self.processor)} if self.processor else {}),
+            **(
+                {"emulator": emulated.find_emulator_version(self.processor)}
+                if self.processor
+                else {}
+            ),
             "files": {word: digest for word, digest in files.items() if digest},
-            "code": digest([[file.name, contents(file)] for file in code]),
+            "code": digest([[file.name, digest_contents(file)] for file in code]),
             "installed": digest(command_line.find_packages(interpreters)),
         }
 
@@ -283,9 +287,10 @@ class Candidate(RuntimeBuild):
         if self.runs_commands:
             folder = str(self.options.get("folder", ""))
             return sum(
-                (command_line.code_of_command(command, folder) for command in self.commands), Code()
+                (command_line.list_command_code(command, folder) for command in self.commands),
+                Code(),
             )
-        return command_line.code_of_python(Path(self.script)) if self.script else Code()
+        return command_line.list_python_code(Path(self.script)) if self.script else Code()
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
@@ -357,7 +362,7 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
         return Candidate(spec, head, options)
     if can.script and rest:
         return Candidate(spec, head, _parse_module(spec, can.script, rest, folder))
-    backends = plugins.names("backends")
+    backends = plugins.list_names("backends")
     backend, equals, release = head.partition("==")
     if backend in backends and not can.script:
         known = _check_release(backend, release if equals else None)
@@ -386,7 +391,7 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
     names = [*backends, *DEVICES, *others]
     hint = f"one of {', '.join(names)}, cmd:COMMAND, or a Python file"
     files = [path.name for path in Path(folder).glob("*.py")]
-    close = nearest(head, [*names, *files])[:1] if len(head) > 2 else []
+    close = find_nearest(head, [*names, *files])[:1] if len(head) > 2 else []
     raise UnknownName(
         f"no candidate '{head}'",
         f"did you mean '{close[0]}'? {hint}" if close else hint,
@@ -406,7 +411,7 @@ def _require_no_recipe(head: str) -> None:
             page = f"docs/candidates/{recipe}"
             hint = f"copy the folder {page}, and the page's table into subcut.toml"
             if capabilities(recipe).script:
-                hint += f"; {plugins.help_of('backends', recipe).rstrip('.')}"
+                hint += f"; {plugins.read_help('backends', recipe).rstrip('.')}"
             raise UsageError(
                 f"no candidate '{head}' here, but {page}.md is a recipe for it",
                 hint,
@@ -418,7 +423,7 @@ def _find_device(word: str) -> Device | None:
     """Return the device that a word names: by its name, or by a package of a backend's builds."""
     if word in DEVICES:
         return DEVICES[word]
-    for backend in plugins.own_names("backends"):
+    for backend in plugins.list_own_names("backends"):
         begin = capabilities(backend).variants
         if begin and word.startswith(begin):
             return find_by_package(word, backend)
@@ -468,7 +473,11 @@ def _take_environment(candidate: Candidate) -> Candidate:
         return candidate.set_release(version)
     package = str(options.pop("package", candidate.package))
     python = str(options.pop("python", ""))
-    if package and not candidate.can.variants and package != releases.package(candidate.backend)[0]:
+    if (
+        package
+        and not candidate.can.variants
+        and package != releases.find_package(candidate.backend)[0]
+    ):
         raise UsageError(
             f"{candidate.backend} has no other builds than its own",
             "package=NAME goes with ort",
@@ -482,7 +491,7 @@ def _take_environment(candidate: Candidate) -> Candidate:
         )
     path = str(Path(python).absolute()) if python else ""  # not resolved: a venv's is a link
     if processor:
-        releases.package(candidate.backend)
+        releases.find_package(candidate.backend)
     return replace(candidate, options=options, package=package, python=path, processor=processor)
 
 
@@ -493,7 +502,7 @@ def _check_release(backend: str, text: str | None) -> str:
         UsageError: The backend's releases are not known, or not this one.
     """
     if text is not None:
-        releases.package(backend)
+        releases.find_package(backend)
         releases.parse(text)
     return text or ""
 
@@ -509,7 +518,7 @@ def _check_forms(where: str, forms: StringMap) -> None:
         if key not in FORMS:
             raise UnknownName(
                 f"{where}: '{key}' is not a setting of a command",
-                nearest=nearest(key, FORMS)[:1],
+                nearest=find_nearest(key, FORMS)[:1],
                 code="candidate.unknown-key",
             )
         try:
@@ -616,7 +625,7 @@ def _check(where: str, table: Fields) -> None:
         if key not in SETTINGS:
             raise UnknownName(
                 f"{where} has an unknown key '{key}'",
-                nearest=nearest(key, SETTINGS)[:1],
+                nearest=find_nearest(key, SETTINGS)[:1],
                 code="candidate.unknown-key",
             )
         kind = SETTINGS[key]

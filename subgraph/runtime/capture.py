@@ -30,8 +30,8 @@ from subgraph.runtime.inputs import (
     Range,
     Sample,
 )
-from subgraph.runtime.python_values import Inputs, input_arguments
-from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
+from subgraph.runtime.python_values import Inputs, make_input_arguments
+from subgraph.runtime.reference import LoadedAncestors, Reference, make_default
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
@@ -245,9 +245,11 @@ def capture(
     graph = as_graph(graph, "capture")
     names = [select_tensor(graph, name) for name in tensors]
     above = region.find_upstream(graph, names)
-    words = input_arguments(inputs, graph.inputs)
-    samples = Feeding(words, shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
-    with folders.temporary() as folder, default_for(graph) as reference:
+    words = make_input_arguments(inputs, graph.inputs)
+    samples = Feeding(words, shapes or {}, seed).plan(
+        graph, list_needed_inputs(graph, above, names)
+    )
+    with folders.make_temporary() as folder, make_default(graph) as reference:
         stems = folders.number_stems(names, "t")
         captured = capture_samples(reference, graph, above, stems, samples, folder)
         return [
@@ -255,7 +257,7 @@ def capture(
         ]
 
 
-def inputs_needed(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
+def list_needed_inputs(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
     """Return the model inputs that tensors depend on, in the model's order.
 
     Args:

@@ -22,7 +22,7 @@ from subgraph import system
 from subgraph.errors import UnknownName, UsageError
 from subgraph.iterables import drop_repeats, flatten
 from subgraph.plugins import HOME
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from subgraph.types import StringMap, frozen
 
 PLACES = {
@@ -72,7 +72,7 @@ def split_command(where: str, step: str, command: str) -> list[str]:
         )
     for m in _PLACE.finditer(command):
         if m[2] and m[2] not in PLACES[step]:
-            close = nearest(m[2], PLACES[step])[0]
+            close = find_nearest(m[2], PLACES[step])[0]
             known = ", ".join(f"{{{place}}}" for place in PLACES[step])
             raise UnknownName(
                 f"{where}: {step} has no place {{{m[2]}}}",
@@ -127,7 +127,7 @@ class Code:
         return Code(tuple(sorted({*self.files, *other.files})), self.complete and other.complete)
 
 
-def code_of_command(command: str, folder: str) -> Code:
+def list_command_code(command: str, folder: str) -> Code:
     """Return the files that a command line names, and the code in the folders of its scripts.
 
     Also the code in `folder`, in which it runs, or where Python looks for modules by itself.
@@ -144,7 +144,7 @@ def code_of_command(command: str, folder: str) -> Code:
     return Code((*named, *(Path(program).absolute() for program in programs))) + inner
 
 
-def code_of_python(file: Path) -> Code:
+def list_python_code(file: Path) -> Code:
     """Return a Python file, and the code in its folder."""
     return Code((file.absolute(),)) + _find_code([file.absolute().parent])
 
@@ -177,7 +177,7 @@ def _find_code(roots: Sequence[Path]) -> Code:
     return Code(tuple(sorted(set(found[:MAX_FILES]))), not waiting and len(found) <= MAX_FILES)
 
 
-def contents(path: Path) -> str:
+def digest_contents(path: Path) -> str:
     """Return the SHA-256 of a file, of a very large file size and time; "" without a file."""
     try:
         stat = path.stat()
@@ -210,7 +210,7 @@ def find_imports() -> dict[str, str]:
     """Return the files of all modules of the user that this process has imported, with digests."""
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     own = sorted(Path(name).absolute() for name in filter(None, names) if is_users(name))
-    return {str(path): contents(path) for path in own if is_file(path)}
+    return {str(path): digest_contents(path) for path in own if is_file(path)}
 
 
 def is_users(name: str) -> bool:

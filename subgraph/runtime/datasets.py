@@ -18,7 +18,7 @@ from subgraph.log import log
 from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.types import StringMap
-from subgraph.version import install
+from subgraph.version import make_install_command
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,7 +75,7 @@ def _unpack_once(folder: Path, inputs: tuple[tuple[str, int], ...], written_at: 
         place = samples / f"row_{k}"
         place.mkdir()
         for column, name in columns.items():
-            _write(table[column], k, ranks[name], place / folders.safe_name(name))
+            _write(table[column], k, ranks[name], place / folders.make_safe_name(name))
     return samples
 
 
@@ -84,7 +84,7 @@ def _read(folder: Path) -> pyarrow.Table:
         import pyarrow
     except ImportError as e:
         raise NotInstalled(
-            "pyarrow is not installed", install("arrow"), code="package.not-installed"
+            "pyarrow is not installed", make_install_command("arrow"), code="package.not-installed"
         ) from e
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))

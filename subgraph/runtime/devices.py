@@ -82,7 +82,7 @@ DEVICES = {
                 "GPU and Neural Engine": {"MLComputeUnits": "CPUOnly"},
                 "low precision sums on the GPU": {"AllowLowPrecisionAccumulationOnGPU": "0"},
             },
-            missing=lambda: hardware.not_on("Darwin", "CoreML"),
+            missing=lambda: hardware.name_missing_system("Darwin", "CoreML"),
         ),
         Device(
             "cuda",
@@ -97,7 +97,7 @@ DEVICES = {
                 "cuDNN's search for the fastest algorithm": {"cudnn_conv_algo_search": "DEFAULT"},
                 "fast layer normalization": {"enable_skip_layer_norm_strict_mode": "1"},
             },
-            missing=lambda: hardware.no_nvidia_gpu(),
+            missing=lambda: hardware.name_missing_nvidia_gpu(),
         ),
         Device(
             "directml",
@@ -106,7 +106,7 @@ DEVICES = {
             "onnxruntime-directml",
             provider="DmlExecutionProvider",
             switches={"metacommands of the driver": {"disable_metacommands": "1"}},
-            missing=lambda: hardware.not_on("Windows", "DirectML"),
+            missing=lambda: hardware.name_missing_system("Windows", "DirectML"),
         ),
         Device(
             "ncnn-vulkan",
@@ -114,20 +114,20 @@ DEVICES = {
             " GPU.",
             "ncnn:vulkan=1",
             "ncnn",
-            missing=hardware.no_vulkan,
-            emulated=hardware.vulkan_emulator,
+            missing=hardware.name_missing_vulkan,
+            emulated=hardware.find_vulkan_emulator,
         ),
         Device(
             "openvino-gpu",
             "An Intel GPU, by OpenVINO.",
             "openvino:device=GPU",
-            missing=lambda: hardware.no_gpu_of("Intel", hardware.INTEL),
+            missing=lambda: hardware.name_missing_gpu("Intel", hardware.INTEL),
         ),
         Device(
             "openvino-npu",
             "An Intel NPU, by OpenVINO.",
             "openvino:device=NPU",
-            missing=lambda: hardware.no_npu_of("Intel"),
+            missing=lambda: hardware.name_missing_npu("Intel"),
         ),
         Device(
             "qnn-htp",
@@ -161,7 +161,7 @@ DEVICES = {
                 "int8": {"trt_int8_enable": "0"},
                 "TensorRT's optimizations": {"trt_builder_optimization_level": "0"},
             },
-            missing=lambda: hardware.no_nvidia_gpu(),
+            missing=lambda: hardware.name_missing_nvidia_gpu(),
         ),
         Device(
             "webgpu",
@@ -171,8 +171,8 @@ DEVICES = {
             "onnxruntime-webgpu",
             provider="WebGpuExecutionProvider",
             switches={"NHWC layout": {"preferredLayout": "NCHW"}},
-            missing=hardware.no_vulkan,
-            emulated=hardware.vulkan_emulator,
+            missing=hardware.name_missing_vulkan,
+            emulated=hardware.find_vulkan_emulator,
             prepare=hardware.prepare_vulkan,
         ),
     )

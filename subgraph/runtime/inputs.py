@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError, UnknownName, UsageError, explain_os_error, name_setting
 from subgraph.graph import protobuf
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.properties import PICKS, REARRANGES
-from subgraph.graph.quantization import constant_scale, scales_of
+from subgraph.graph.quantization import find_tensor_scales, read_constant_scale
 from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.iterables import flatten, ungroup
 from subgraph.log import log
@@ -29,9 +29,9 @@ from subgraph.runtime import datasets
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.file_kinds import recognize
-from subgraph.storage.folders import safe_name
-from subgraph.storage.tensors import Records, shape_text
-from subgraph.text import clean, count, find_free_name, nearest
+from subgraph.storage.folders import make_safe_name
+from subgraph.storage.tensors import Records, format_shape
+from subgraph.text import clean, count, find_free_name, find_nearest
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _list_files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFi
             path = datasets.unpack(path, tuple(ranks))
         what = f"cannot read the folder {path}"
         with explain_os_error(InputError, what, "check its permissions", code="file.unreadable"):
-            folders.append(_list_samples(path, name, inputs_by_stem(list(graph.inputs))))
+            folders.append(_list_samples(path, name, map_stems(list(graph.inputs))))
     if not folders:
         return [("", common)]
     if len(counts := {len(samples) for samples in folders}) > 1:
@@ -379,7 +379,7 @@ def _require_input(graph: Graph, name: str, others: Collection[str] = ()) -> Non
         )
     raise UnknownName(
         f"the model has no input '{name}'",
-        nearest=nearest(name, [*graph.inputs, *others]),
+        nearest=find_nearest(name, [*graph.inputs, *others]),
         code="input.unknown",
     )
 
@@ -463,11 +463,11 @@ def _make_natural_key(path: Path) -> list[Any]:
     return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
 
-def inputs_by_stem(names: Sequence[str]) -> StringMap:
+def map_stems(names: Sequence[str]) -> StringMap:
     """Return input names by the stem of a file for them; an input's own name goes first."""
     stems = {name: name for name in names}
     for position, name in enumerate(names):
-        for stem in (safe_name(name), f"input_{position}", f"input_{name}"):
+        for stem in (make_safe_name(name), f"input_{position}", f"input_{name}"):
             stems.setdefault(stem, name)
     return stems
 
@@ -488,7 +488,7 @@ def _make_spec(graph: Graph, name: str, shapes: Shapes, sizes: Mapping[str, int]
     elif dims is not None:
         dims = [sizes.get(d, d) for d in dims]
     high, why = _find_index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
-    scale = scales_of(graph).get(name) if "int" in dtype else None
+    scale = find_tensor_scales(graph).get(name) if "int" in dtype else None
     if scale and len(scale.step) > 1:
         scale = None
     reach = _find_code_range(scale, dtype) if scale else _find_quantized_range(graph, name)
@@ -497,7 +497,7 @@ def _make_spec(graph: Graph, name: str, shapes: Shapes, sizes: Mapping[str, int]
 
 def _find_code_range(scale: Scale, dtype: str) -> Range:
     """Return the least and the greatest value of the codes of a type."""
-    low, high = ((code - scale.zero[0]) * scale.step[0] for code in dtypes.code_range(dtype))
+    low, high = ((code - scale.zero[0]) * scale.step[0] for code in dtypes.find_code_range(dtype))
     return low, high
 
 
@@ -510,7 +510,7 @@ def _find_quantized_range(graph: Graph, name: str) -> Range | None:
             continue
         zero = graph.constant(node.input[2]) if len(node.input) > 2 else None
         dtype = dtypes.name_of(zero.data_type) if zero is not None else "uint8"
-        scale = constant_scale(graph, node, 1, 2)
+        scale = read_constant_scale(graph, node, 1, 2)
         if scale and len(scale.step) == 1 and dtype in ("uint8", "int8"):
             return _find_code_range(scale, dtype)
     return None
@@ -525,7 +525,7 @@ def _find_symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> d
     if dims is not None and len(dims) != len(shape):
         rank = count(dims, "dimension")
         raise InputError(
-            f"--shape {name}={shape_text(tuple(shape))}: '{name}' has {rank}",
+            f"--shape {name}={format_shape(tuple(shape))}: '{name}' has {rank}",
             code="shape.wrong-rank",
         )
     for axis, (dim, size) in enumerate(zip(dims or shape, shape, strict=True)):
@@ -569,7 +569,7 @@ def _find_index_range(graph: Graph, name: str) -> tuple[int | None, str]:
 
 
 def _find_axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
-    axis = int(attribute(gather, "axis", 0))
+    axis = int(get_attribute(gather, "axis", 0))
     table = str(gather.input[0])
     dims = []
     if table in graph.weights:

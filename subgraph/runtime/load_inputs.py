@@ -26,7 +26,7 @@ from subgraph.runtime.inputs import (
     OriginKind,
     Range,
     Sample,
-    inputs_by_stem,
+    map_stems,
 )
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import (
@@ -36,11 +36,11 @@ from subgraph.storage.tensors import (
     Value,
     Values,
     are_bits,
+    find_dtype,
+    format_shape,
     from_bits,
     has_dims,
-    np_dtype,
     read_npy,
-    shape_text,
 )
 from subgraph.types import Array, Shape, StringMap, frozen
 
@@ -64,7 +64,7 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
     feeds: Values = {}
     origins: dict[str, InputOrigin] = {}
     computed = InputOrigin(OriginKind.COMPUTED, sample.origin) if sample.origin else None
-    stems = inputs_by_stem(sample.names)
+    stems = map_stems(sample.names)
     needed = index_by_name(sample.specs)
     for name, file in sample.files:
         if file == NOTHING and name in needed:
@@ -160,11 +160,11 @@ def generate_input(
     if spec.form.startswith("optional"):
         return None, EMPTY
     shape = _find_shape(spec, sizes)
-    dtype = np_dtype(spec.dtype)
+    dtype = find_dtype(spec.dtype)
     size = math.prod(shape) * (TEXT_BYTES if spec.dtype == "string" else dtype.itemsize)
     if size > MAX_RANDOM:
         raise InputError(
-            f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.1f} GiB",
+            f"input '{spec.name}' of shape {format_shape(shape)} would take {size / 2**30:.1f} GiB",
             f"is the model damaged? otherwise give it a file: -i {spec.name}=FILE",
             code="input.too-large",
         )
@@ -178,7 +178,7 @@ def generate_input(
 
 def _draw(spec: InputSpec, shape: Shape, rng: np.random.Generator, draw: str) -> tuple[Array, str]:
     element_type = spec.dtype
-    dtype = np_dtype(element_type)
+    dtype = find_dtype(element_type)
 
     def draw_integers(low: int, high: int) -> Array:
         return _draw_in_pieces(lambda size: rng.integers(low, high, size), shape, dtype)
@@ -204,8 +204,8 @@ def _draw(spec: InputSpec, shape: Shape, rng: np.random.Generator, draw: str) ->
         return _draw_in_pieces(draw_floats[draw], shape, dtype), name
     if spec.high is not None:
         return draw_integers(0, spec.high), f"integers below {spec.high} ({spec.why})"
-    if dtypes.bits_of(element_type) <= 8:  # pixels and quantized values
-        low, high = dtypes.code_range(element_type)
+    if dtypes.count_bits(element_type) <= 8:  # pixels and quantized values
+        low, high = dtypes.find_code_range(element_type)
         return draw_integers(low, high + 1), "integers of the whole range"
     return draw_integers(0, 2), "integers 0 or 1"
 
@@ -269,7 +269,7 @@ class _InputFile:
     Attributes:
         path: The file.
         name: The input that the user named, if any.
-        stems: `inputs_by_stem` of all inputs of the model.
+        stems: `map_stems` of all inputs of the model.
         specs: The inputs that the run needs, by name.
     """
 
@@ -339,13 +339,13 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
     One unknown dimension follows from the file's size. If several dimensions are unknown, the first
     dimension counts as 1.
     """
-    if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.bits_of(spec.dtype) < 8):
+    if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.count_bits(spec.dtype) < 8):
         raise InputError(
             f"{path}: {spec.dtype} cannot be read from a headerless file",
             "give a .npy",
             code="tensor.no-raw-form",
         )
-    dtype = np_dtype(spec.dtype)
+    dtype = find_dtype(spec.dtype)
     with explain_os_error(InputError, f"cannot read {path}", code="file.unreadable"):
         flat = np.fromfile(path, np.uint8)
     dims: list[Any] = [None] if spec.dims is None else list(spec.dims)
@@ -355,7 +355,7 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
     if len(unknown) > 1:
         raise InputError(
             f"{path} is headerless, and input '{spec.name}' has {len(unknown)} unknown dimensions: "
-            f"{shape_text(tuple(dims))}",
+            f"{format_shape(tuple(dims))}",
             f"--shape {spec.name}=…",
             code="input.unknown-dimension",
         )
@@ -366,7 +366,7 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
         size = f"a multiple of {step}" if unknown else step
         raise InputError(
             f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype}"
-            f" {shape_text(tuple(spec.dims or ()))}) takes {size}",
+            f" {format_shape(tuple(spec.dims or ()))}) takes {size}",
             f"check type and layout, or give --shape {spec.name}=…",
             code="tensor.wrong-size",
         ) from e
@@ -378,7 +378,7 @@ def _load_pb(path: Path) -> dict[str, Array]:
     from google.protobuf.message import DecodeError
 
     try:
-        tensor = protobuf.protos().TensorProto.FromString(path.read_bytes())
+        tensor = protobuf.load_protos().TensorProto.FromString(path.read_bytes())
         if protobuf.is_on_disk(tensor):
             raise InputError(
                 f"{path}: a tensor with its data in another file is not read",
@@ -407,7 +407,8 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
     of_image = len(dims) == 4 and (channels in (1, 3, 4) or not isinstance(channels, int))
     if not (of_image or (len(dims) == 3 and channels in (3, 4))) or spec.dtype not in IMAGE_TYPES:
         raise InputError(
-            f"{path}: input '{spec.name}' ({spec.dtype} {shape_text(tuple(dims))}) takes no image:"
+            f"{path}: input '{spec.name}' ({spec.dtype} {format_shape(tuple(dims))})"
+            " takes no image:"
             " an image has 1, 3 or 4 channels, height and width, and floats or whole numbers of 8"
             " to 32 bits",
             f"give it a .npy: -i {spec.name}=FILE.npy",
@@ -456,7 +457,7 @@ def _convert_to_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, 
         InputError: The type cannot be converted without loss, or the shape contradicts the input's.
     """
     conversion = ""
-    dtype = np_dtype(spec.dtype)
+    dtype = find_dtype(spec.dtype)
     if spec.dtype in NOT_NUMPY and are_bits(array.dtype, dtype):
         array = from_bits(array, spec.dtype)
     elif spec.dtype == "string":
@@ -479,7 +480,7 @@ def _convert_to_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, 
         conversion = f"converted from {array.dtype}"
         array = cast
     if spec.dims is not None and not has_dims(array.shape, spec.dims):
-        shapes = f"{shape_text(array.shape)}; input '{spec.name}' takes {shape_text(spec.dims)}"
+        shapes = f"{format_shape(array.shape)}; input '{spec.name}' takes {format_shape(spec.dims)}"
         for layout, order in (("NHWC", (0, 3, 1, 2)), ("NCHW", (0, 2, 3, 1))):
             if array.ndim == 4 and has_dims([array.shape[k] for k in order], spec.dims):
                 raise InputError(

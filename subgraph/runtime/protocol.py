@@ -35,7 +35,7 @@ def seal(word: bytes, number: int) -> bytes:
     return b"%s %d " % (word, number)
 
 
-def process_end(
+def describe_process_end(
     lines: Sequence[str], signal: str | None = None, code: int | None = None
 ) -> dict[str, object]:
     """Return `process` of `WorkerDied` and of a verdict: always these three keys.

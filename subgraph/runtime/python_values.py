@@ -27,12 +27,12 @@ from subgraph.graph.graph import Graph
 from subgraph.lazy import np
 from subgraph.log import log
 from subgraph.runtime.candidate import Candidate, parse
-from subgraph.runtime.command_line import code_of_python
+from subgraph.runtime.command_line import list_python_code
 from subgraph.runtime.inputs import ARRAY_FOLDER
 from subgraph.runtime.python_objects import ObjectLoad, Run, find_run
 from subgraph.storage import folders
-from subgraph.storage.digest import digest, file_digest
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.digest import digest, digest_file
+from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array, Fields, JsonObject, Strings
 
 Load: TypeAlias = Callable[..., Run]
@@ -85,7 +85,7 @@ def make_candidate(candidate: CandidateValue, graph: Graph) -> Candidate:
             "def load(path): … return run; run(feeds) returns {name: array}",
         )
     name = getattr(candidate, "__name__", type(candidate).__name__)
-    file = folders.make_lasting("subcut-function") / f"{folders.safe_name(name)}.py"
+    file = folders.make_lasting("subcut-function") / f"{folders.make_safe_name(name)}.py"
     text = _import_text(load)
     if not text:
         _warn_of_limits()
@@ -118,7 +118,7 @@ def _import_text(load: Load) -> str:
     if load.__module__ == "__main__" or not file or not is_known:
         return ""
     return IMPORTED.format(
-        digest=digest(list(map(file_digest, code_of_python(Path(file)).files))),
+        digest=digest(list(map(digest_file, list_python_code(Path(file)).files))),
         path=[str(Path(folder).resolve()) for folder in sys.path if folder],
         module=load.__module__,
         name=load.__name__,
@@ -218,7 +218,7 @@ def _receive(connection: Channel) -> JsonObject:
         raise RuntimeError(why)
     tensors = {}
     for name, dtype, shape in head:
-        flat = np.frombuffer(bytearray(connection.recv_bytes()), np_dtype(dtype))
+        flat = np.frombuffer(bytearray(connection.recv_bytes()), find_dtype(dtype))
         tensors[name] = flat.reshape(shape)
     return tensors
 
@@ -227,7 +227,7 @@ Sample: TypeAlias = "Array | Mapping[str, Any]"
 Inputs: TypeAlias = "str | Path | Sample | Sequence[str | Path | Sample] | None"
 
 
-def input_arguments(inputs: Inputs, names: Collection[str] = ()) -> Strings:
+def make_input_arguments(inputs: Inputs, names: Collection[str] = ()) -> Strings:
     """Return the arguments of `-i` for the inputs of a model.
 
     Arrays are written into files that exist until the process ends.
@@ -282,7 +282,7 @@ def _write_samples(samples: Sequence[Fields]) -> dict[str, Path]:
             code="api.uneven-samples",
         )
     home = folders.make_lasting(ARRAY_FOLDER)
-    places = {name: home / stem for name, stem in folders.safe_names(names).items()}
+    places = {name: home / stem for name, stem in folders.make_safe_names(names).items()}
     for name, place in places.items():
         place.mkdir()
         for k, sample in enumerate(samples):

@@ -29,7 +29,7 @@ from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches import Feeds, StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
-from subgraph.system import cores, free_memory
+from subgraph.system import count_cores, measure_free_memory
 from subgraph.system.shared import Closable
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 
@@ -46,15 +46,15 @@ HELD = "held"  # key of the model of which other keys are stretches
 MAX_THREADS = 8  # more are no faster in one small run, and cause other bits on each machine
 
 
-def threads() -> int:
+def count_threads() -> int:
     """Return the intra-op threads of the reference: the available cores, at most `MAX_THREADS`."""
-    return min(cores(), MAX_THREADS)
+    return min(count_cores(), MAX_THREADS)
 
 
 def find_fixed_options(backend: str = PLAIN) -> JsonObject:
     """Return the options for the same values on every machine; empty if the backend has none."""
     options = capabilities(backend).reference
-    return {**options, "threads": threads()} if options else {}
+    return {**options, "threads": count_threads()} if options else {}
 
 
 def parse_limit(text: str | None) -> int | None:
@@ -75,7 +75,7 @@ def parse_limit(text: str | None) -> int | None:
     return size
 
 
-def default_for(graph: Graph, **limits: Any) -> Reference:
+def make_default(graph: Graph, **limits: Any) -> Reference:
     """Return the default reference for a model; `limits`: of `Reference`."""
     if any(node.domain == TFLITE for node in graph.nodes):
         backend, _, options = LITERT.partition(":")
@@ -165,7 +165,7 @@ class ReferenceProcess:
     def _start_worker(self) -> Worker:
         bounded = None
         if self._fixed:
-            free = free_memory()  # a damaged size in a model must not take the machine down
+            free = measure_free_memory()  # a damaged size in a model must not take the machine down
             bounded = self._bound = min(self._limit + STACK_BYTES, free) if self._limit else free
         worker = self._start(bounded=bounded)
         worker.deadline = self.deadline
@@ -290,7 +290,7 @@ class Reference(Closable):
         self.deadline = Deadline()
         self.python = python
         self._restart = restart
-        most = memory or limit or (None if self.fixed else free_memory())
+        most = memory or limit or (None if self.fixed else measure_free_memory())
         start = partial(Worker, backend, timeout=timeout, memory=most, python=python)
         self.process = ReferenceProcess(start, self.deadline, limit, fixed=self.fixed)
         self._lock = threading.RLock()
@@ -336,10 +336,12 @@ class Reference(Closable):
         """
 
         def graph() -> Graph:
-            read = protobuf.reading_class().FromString(model.SerializeToString())
+            read = protobuf.find_reading_class().FromString(model.SerializeToString())
             return Graph(protobuf.Skeleton(source, read, 0, ""))
 
-        on_disk = sum(protobuf.nbytes(t) for t in model.graph.initializer if protobuf.is_on_disk(t))
+        on_disk = sum(
+            protobuf.count_bytes(t) for t in model.graph.initializer if protobuf.is_on_disk(t)
+        )
         if not self._runs_in_stretches(key, on_disk, graph, reuse):
             path, more = write_model(model, source, folder, in_place=self.fixed)
             self._load(key, path, {**self._make_options(reuse), **more})
@@ -423,7 +425,7 @@ class Reference(Closable):
         else those that do not fit into free memory. `weights`: their bytes, roughly."""
         if not self.fixed or not (self.limit or weights > MAX_UNPLANNED_BYTES):
             return False
-        space = (self.limit or free_memory()) - OWN_BYTES
+        space = (self.limit or measure_free_memory()) - OWN_BYTES
         model = StretchedModel(graph(), self.process, space, self._make_options(reuse))
         fits = model.fits()
         self.exceeded = self.exceeded or not fits

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from subgraph.graph import region
-from subgraph.graph.cut import boundary_types
+from subgraph.graph.cut import list_boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.walks import find_ancestors, find_ancestors_until, find_descendants
 from subgraph.iterables import drop_repeats, flatten, pick
@@ -19,7 +19,7 @@ from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancest
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
-from subgraph.storage.digest import file_digest
+from subgraph.storage.digest import digest_file
 from subgraph.storage.tensors import Record, Records, copy_record
 from subgraph.types import Array, StringMap
 
@@ -160,7 +160,7 @@ class ReferenceValues:
         above = region.build_region(
             graph, nodes - stored_random, [(n,) for n in made], keep_random=True
         )
-        types = boundary_types(
+        types = list_boundary_types(
             graph, [n for n in above.entering if n in graph.maker], self.records, {}
         )
         stems = folders.number_stems(names, "t")
@@ -197,7 +197,7 @@ class ReferenceValues:
         for r in records:
             for file in r.files:
                 if file not in self._digests:
-                    self._digests[file] = file_digest(Path(file))
+                    self._digests[file] = digest_file(Path(file))
             contents = [self._digests[file] for file in r.files]
             identities.append(repr((asdict(replace(r, files=())), contents)))
         return identities

@@ -29,8 +29,8 @@ from subgraph.errors import (
     UsageError,
     WorkerDied,
 )
-from subgraph.runtime.command_line import contents
-from subgraph.runtime.protocol import process_end
+from subgraph.runtime.command_line import digest_contents
+from subgraph.runtime.protocol import describe_process_end
 from subgraph.runtime.stretches import lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage import folders
@@ -316,7 +316,7 @@ def _fail(e: SubcutError, worker: Worker, build: float, run: float) -> RunResult
     """
     status = Status.FAIL
     signature = Signature.THROWS
-    process = process_end(worker.process.last_lines())
+    process = describe_process_end(worker.process.last_lines())
     if isinstance(e, WorkerDied):
         signature = Signature(e.signature)
         process = e.process
@@ -382,7 +382,7 @@ def load_or_run(
         place = key
         while (entry := store.get(place)) is not None:
             sources = entry.document.get("sources", {})
-            now = {path: contents(Path(path)) for path in sources}
+            now = {path: digest_contents(Path(path)) for path in sources}
             if now == sources:
                 return from_entry(entry), place
             place = digest(place, now)  # a file that the candidate had imported was changed
@@ -400,7 +400,7 @@ def load_or_run(
     return replace(from_entry(entry), stored=False), places[0]
 
 
-def keys_to_try(key: Callable[[bool], str], *, fresh: bool) -> list[str]:
+def list_keys(key: Callable[[bool], str], *, fresh: bool) -> list[str]:
     """Return the keys for `load_or_run`.
 
     A result of a fresh process serves every caller; that of a used process serves only callers that

@@ -21,10 +21,10 @@ from typing import Protocol
 
 from subgraph.errors import BackendError, ModelError, OutOfMemory, SubcutError, WorkerDied
 from subgraph.graph import protobuf, region as regions
-from subgraph.graph.cut import boundary_types, build_model
+from subgraph.graph.cut import build_model, list_boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import CONSTANT, find_kinds
-from subgraph.graph.model_file import external_files
+from subgraph.graph.model_file import find_external_files
 from subgraph.graph.region import prepare_graph
 from subgraph.graph.value_types import find_declared_types
 from subgraph.graph.walks import find_ancestors, iter_predecessors
@@ -97,7 +97,7 @@ class StretchedModel:
         self.process = process
         self.limit = limit
         self.options = options
-        self._files = set(external_files(graph).values())
+        self._files = set(find_external_files(graph).values())
         weights = graph.model.graph.initializer
         if any(protobuf.is_on_disk(t) and not protobuf.is_in_other_file(t) for t in weights):
             self._files.add(graph.path)
@@ -105,7 +105,7 @@ class StretchedModel:
     def fits(self) -> bool:
         """Return whether one stretch is enough, by the size of its weights."""
         run = _Nodes(self.graph, self.graph.outputs)
-        return next_end(run.costs, run.live({}), 0, self.limit) == len(run.order)
+        return find_end(run.costs, run.live({}), 0, self.limit) == len(run.order)
 
     def run(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
         """Run the model, as `Reference.run`.
@@ -185,10 +185,10 @@ class StretchedModel:
         """Return the state after the next stretch."""
         live = nodes.live(state.records)
         start = state.position
-        end = next_end(nodes.costs, live, start, self.limit)
+        end = find_end(nodes.costs, live, start, self.limit)
         count = len(nodes.order)
         while True:
-            held = peak(nodes.costs, live, range(start, end)) >> 20
+            held = compute_peak(nodes.costs, live, range(start, end)) >> 20
             if (start, end) != (0, count):
                 words = "reference: nodes %d to %d of %d, about %d MiB"
                 log.info(words, start + 1, end, count, held, extra={"step": end, "of": count})
@@ -223,7 +223,7 @@ class StretchedModel:
         def build() -> protobuf.ModelProto:
             types = {
                 **find_declared_types(graph, entering),
-                **boundary_types(graph, entering, [state.records], {}),
+                **list_boundary_types(graph, entering, [state.records], {}),
             }
             return build_model(graph, region, entering, leaving, types, {})[0]
 
@@ -281,7 +281,7 @@ class _Nodes:
             if name in graph.weights:
                 found[name] = compute_held_bytes(graph.weights[name])
             elif read:
-                found[name] = CAST_BYTES * max(map(protobuf.element_count, weights), default=0)
+                found[name] = CAST_BYTES * max(map(protobuf.count_elements, weights), default=0)
         return Cost(found, max(found.values(), default=0))
 
     def _read_for_constant(self, name: str) -> Sequence[str]:
@@ -298,7 +298,7 @@ class _Nodes:
         """
         graph = self.graph
         known = {
-            n: sum(map(math.prod, r.shapes)) * max(dtypes.bits_of(r.dtype) // 8, 1)
+            n: sum(map(math.prod, r.shapes)) * max(dtypes.count_bits(r.dtype) // 8, 1)
             for n, r in records.items()
         }
         largest = max(known.values(), default=0)
@@ -325,13 +325,13 @@ def compute_held_bytes(weight: protobuf.TensorProto) -> int:
     """Return the memory of a weight in onnxruntime on a CPU, which has half also as float32."""
     size = compute_raw_bytes(weight)
     if dtypes.name_of(weight.data_type) in HALF:
-        size += CAST_BYTES * protobuf.element_count(weight)
+        size += CAST_BYTES * protobuf.count_elements(weight)
     return size
 
 
 def compute_raw_bytes(weight: protobuf.TensorProto) -> int:
     """Return the bytes of a weight as it is stored; 0 for strings."""
-    return protobuf.nbytes(weight) if dtypes.bits_of_number(weight.data_type) else 0
+    return protobuf.count_bytes(weight) if dtypes.count_number_bits(weight.data_type) else 0
 
 
 def _iter_late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
@@ -375,7 +375,7 @@ class Cost:
     work: int = 0
 
 
-def next_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int) -> int:
+def find_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int) -> int:
     """Return the end of the longest stretch from `start` that holds at most `limit` bytes.
 
     It is `start + 1` if no node fits.
@@ -402,7 +402,7 @@ def next_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int)
     return len(costs)
 
 
-def peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
+def compute_peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
     """Return the most bytes that a stretch holds: weights, inputs, and tensors alive in it."""
     weights: dict[str, int] = {}
     for k in nodes:
@@ -412,11 +412,11 @@ def peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
     return live[nodes.start] + sum(weights.values()) + work + most_live
 
 
-def stretches(
+def iter_stretches(
     costs: Sequence[Cost], live: Sequence[int], limit: int, start: int = 0
 ) -> Iterator[range]:
     """Yield every node from `start` on, in ranges of at most `limit` bytes or one node."""
     while start < len(costs):
-        end = next_end(costs, live, start, limit)
+        end = find_end(costs, live, start, limit)
         yield range(start, end)
         start = end

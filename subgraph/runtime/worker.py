@@ -49,7 +49,7 @@ from subgraph.runtime.protocol import (
     RunRequest,
     Sources,
     SourcesRequest,
-    process_end,
+    describe_process_end,
     seal,
 )
 from subgraph.runtime.worker_process import CHANNEL, WorkerProcess
@@ -188,7 +188,7 @@ class Worker(Closable):
         if self.process.has_ended or self._pending:
             raise WorkerDied(
                 f"the process that should {request.task} was stopped before",
-                process=process_end([]),
+                process=describe_process_end([]),
                 code="worker.stopped",
             )
         line = json.dumps(to_json(request)).encode() + b"\n"
@@ -205,7 +205,7 @@ class Worker(Closable):
             return reply
         error = error_from_json(reply.error)
         if isinstance(error, WorkerDied):  # of a process that the child started, which prints here
-            error.process = process_end(self.process.last_lines()) | error.process
+            error.process = describe_process_end(self.process.last_lines()) | error.process
         raise error
 
     def _receive_reply(self, kind: type[T], limit: float | None) -> T | ErrorReply:

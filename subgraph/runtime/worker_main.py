@@ -457,7 +457,7 @@ def _find_type(value: Any, declared: str, form: str) -> str:
     """Return the declared type of a value that has it, or is empty; else the type of its arrays."""
     if declared and (value is None or (isinstance(value, list) and not value)):
         return declared
-    text = tensors.type_of(value)
+    text = tensors.find_type(value)
     fits = form.startswith("optional") or isinstance(value, list) == (form == "sequence")
     same = bool(declared) and tensors.parse_type(declared)[1] == tensors.parse_type(text)[1]
     return declared if fits and same else text

@@ -28,7 +28,7 @@ from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.run_result import MODEL, Job, RunResult, run_model
 from subgraph.runtime.worker import Worker
-from subgraph.system import free_memory
+from subgraph.system import measure_free_memory
 from subgraph.system.shared import Closable
 from subgraph.text import clean
 from subgraph.verdict import Signature
@@ -167,7 +167,7 @@ class Workers(Closable):
         self, candidate: Candidate, *, start: bool = True, deadline: Deadline | None = None
     ) -> None:
         self.candidate = candidate
-        self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
+        self.memory = candidate.memory or (measure_free_memory() if candidate.has_process else None)
         self.deadline = deadline or Deadline()
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
@@ -195,13 +195,15 @@ class Workers(Closable):
             if not processor:
                 raise
             raise BackendError(
-                f"under {emulated.version(processor)}, {e.what}", emulated.HINT, code=e.code
+                f"under {emulated.find_emulator_version(processor)}, {e.what}",
+                emulated.HINT,
+                code=e.code,
             ) from e
         if not processor:
             return about
         caveat = (
-            f"computed by the kernels for {processor} under {emulated.version(processor)}, not on"
-            " such a processor"
+            f"computed by the kernels for {processor} under"
+            f" {emulated.find_emulator_version(processor)}, not on such a processor"
         )
         return replace(about, caveat="; ".join(filter(None, (about.caveat, caveat))))
 

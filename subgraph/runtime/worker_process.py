@@ -21,9 +21,9 @@ from subgraph.environments import releases
 from subgraph.errors import BackendError, OutputError, WorkerDied, explain_os_error
 from subgraph.plugins import HOME
 from subgraph.runtime.backends import capabilities
-from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, process_end
+from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, describe_process_end
 from subgraph.storage import folders
-from subgraph.system import Pipes, ProcessGroup, crash_name
+from subgraph.system import Pipes, ProcessGroup, name_crash
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
@@ -74,7 +74,7 @@ class WorkerProcess:
         with contextlib.ExitStack() as cleanup:
             if not self._is_alone:
                 try:
-                    scratch = str(cleanup.enter_context(folders.temporary("subcut-worker")))
+                    scratch = str(cleanup.enter_context(folders.make_temporary("subcut-worker")))
                 except OutputError as e:
                     raise BackendError(
                         f"no temporary folder: {e.what}",
@@ -85,7 +85,9 @@ class WorkerProcess:
             hint = "are there too many?"
             with explain_os_error(BackendError, what, hint, code="process.not-started"):
                 self._process = ProcessGroup(
-                    children.python("-m", "subgraph.runtime.worker_main", backend, of=python),
+                    children.make_python_command(
+                        "-m", "subgraph.runtime.worker_main", backend, of=python
+                    ),
                     bufsize=0,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -206,7 +208,7 @@ class WorkerProcess:
             ended = self._process.returncode
         if ended is None or ended == CHANNEL_LOST:
             return self.end(f"closed {CHANNEL}", code="worker.closed-pipe", exit_code=ended)
-        name = crash_name(ended)
+        name = name_crash(ended)
         how = f"was ended by {name}" if name else f"ended with exit code {ended}"
         return self.end(how, code="worker.died", exit_code=ended)
 
@@ -224,9 +226,9 @@ class WorkerProcess:
         self.kill()
         lines = self.last_lines()
         last = f": {' | '.join(lines[-3:])}" if lines else ""
-        by_signal = None if exit_code is None else crash_name(exit_code)
+        by_signal = None if exit_code is None else name_crash(exit_code)
         hint = "the runtime itself crashed" if by_signal else ""
-        process = process_end(lines, by_signal, None if by_signal else exit_code)
+        process = describe_process_end(lines, by_signal, None if by_signal else exit_code)
         return WorkerDied(
             f"the process that should {self.task} {how}{last}",
             hint,

@@ -28,16 +28,16 @@ from subgraph.search.oracle import (
     RegionOutcome,
 )
 from subgraph.search.passes import accumulated, alike, halve, profile
-from subgraph.search.passes.alike import everywhere
+from subgraph.search.passes.alike import find_everywhere
 from subgraph.search.passes.confirm import confirm_region, resolve_contradiction
 from subgraph.search.passes.halve import gallop_back
 from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import (
     ALIKE_INSIDE,
-    alike_inside,
+    find_smallest_failing,
+    is_alike_inside,
     is_culprit,
     shrink,
-    smallest_failing,
 )
 from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status
@@ -149,7 +149,9 @@ def find_culprits(progress: Progress) -> Search[None]:
         again = yield from alike.repeats(
             state, progress.scope, finding, progress.findings, progress.profile.local
         )
-        others = alike.regions_alike(state, progress.scope, smallest) if len(smallest) == 1 else []
+        others = (
+            alike.find_regions_alike(state, progress.scope, smallest) if len(smallest) == 1 else []
+        )
         for k in flatten(others):
             state.weights[k] *= SAME_KIND_FACTOR
         finding = replace(finding, repeats=again)
@@ -188,7 +190,7 @@ def _deviates_everywhere(progress: Progress) -> Search[bool]:
     if last not in wrong:
         return False
     culprits = list(flatten(reversed(f.regions) for f in wrong))
-    off = yield from everywhere(state, progress.scope, culprits)
+    off = yield from find_everywhere(state, progress.scope, culprits)
     if off:
         progress.findings = [
             replace(last, share_of_model=None, alike=tuple(k for k in off if k not in last.items))
@@ -213,12 +215,12 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
         if finding is not None:
             return items, finding
         if share < accumulated.MIN_CULPRIT_SHARE:
-            return items, accumulated.partial(state, items, share)
+            return items, accumulated.make_partial_finding(state, items, share)
         smallest = yield from shrink(state, region, gradual=False)
         if smallest.even:
-            return smallest.items, accumulated.partial(state, smallest.items, share)
+            return smallest.items, accumulated.make_partial_finding(state, smallest.items, share)
     for rest in smallest.list_neighbors(RegionOutcome.MINOR)[:MAX_MINOR_PIECES]:
-        piece = yield from smallest_failing(state, rest)
+        piece = yield from find_smallest_failing(state, rest)
         if (yield from is_culprit(state, progress.base, piece.items)):
             smallest = piece
             break
@@ -257,10 +259,10 @@ def _find_known_kind(progress: Progress) -> Search[Found]:
     """Return a region of the kind of the last culprit, if that is the first of its kind."""
     state = progress.state
     last = progress.findings[-1] if progress.findings else None
-    causes = [alike.cause_of(state, finding) for finding in progress.findings]
+    causes = [alike.find_cause(state, finding) for finding in progress.findings]
     if not last or last.repeats or causes.count(causes[-1]) > 1:
         return None
-    for region in alike.regions_alike(state, progress.scope, last.items)[:MAX_REGIONS_ALIKE]:
+    for region in alike.find_regions_alike(state, progress.scope, last.items)[:MAX_REGIONS_ALIKE]:
         if (yield from state.fails(Purpose.ALIKE, region)):
             return region
     return None
@@ -313,7 +315,7 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
         local = progress.profile.local or {}
         if status is RegionOutcome.MINOR:
             failing.append((last,))
-            if alike_inside(state, last, local.get(last)):
+            if is_alike_inside(state, last, local.get(last)):
                 state.prove((last,), ALIKE_INSIDE)
                 return (last,)
             if local and (yield from is_culprit(state, progress.base, (last,))):

@@ -232,7 +232,7 @@ class RegionOutcome(StrEnum):
 NOT_HERE = (RegionOutcome.AGREE, RegionOutcome.MINOR)  # the target's error has its cause elsewhere
 
 
-def outcome_of(answer: Answer, signature: Signature | None) -> RegionOutcome:
+def find_outcome(answer: Answer, signature: Signature | None) -> RegionOutcome:
     """Return the outcome of an answer about a region.
 
     Args:

@@ -24,7 +24,7 @@ from subgraph.search.oracle import (
     Query,
     QueryKind,
     RegionOutcome,
-    outcome_of,
+    find_outcome,
 )
 from subgraph.types import frozen
 from subgraph.verdict import NO_OUTPUT, Signature, Status
@@ -126,7 +126,7 @@ class Aim:
 
     def outcome(self, region: Items, answer: Answer) -> RegionOutcome:
         """Return the meaning of an answer about a region."""
-        outcome = outcome_of(answer, self.signature)
+        outcome = find_outcome(answer, self.signature)
         guilty = self.any_failure or region in self.proven
         return RegionOutcome.FAIL if guilty and outcome is RegionOutcome.MINOR else outcome
 

@@ -42,8 +42,8 @@ from subgraph.search.oracle import (
     RegionOutcome,
 )
 from subgraph.search.passes import accumulated
-from subgraph.search.passes.alike import cause_of, merge_alike, off_alone
-from subgraph.search.passes.confirm import MIN_RATE, baseline, confirm_region, measure_rate
+from subgraph.search.passes.alike import find_cause, find_off_alone, merge_alike
+from subgraph.search.passes.confirm import MIN_RATE, confirm_region, measure_rate, run_baseline
 from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.state import Baseline, SearchState
@@ -108,7 +108,7 @@ def _narrow(state: SearchState) -> Search[Findings]:
     progress = Progress(state, scope, scope)
     stopped: SearchStopped | None = None
     try:
-        yield from baseline(state)
+        yield from run_baseline(state)
         whole = state.whole
         looks_inside = settings.inside and whole.agrees
         if whole.signature is None and settings.within is None and not looks_inside:
@@ -289,7 +289,7 @@ def look_inside(progress: Progress) -> Search[None]:
         return
     seen = read(state, scope, answer)
     wrong: list[Items] = [(k,) for k in seen.wrong]
-    off = (yield from off_alone(state, scope)) if wrong else ()
+    off = (yield from find_off_alone(state, scope)) if wrong else ()
     if off:
         finding = yield from confirm_region(state, (yield from shrink(state, off[:1])))
         progress.findings.append(replace(finding, alike=off[1:]))
@@ -311,8 +311,8 @@ def look_inside(progress: Progress) -> Search[None]:
     for region in failing:
         signature = state.answer_to(region).signature
         finding = Finding(FindingKind.CULPRIT, region, signature, certified=True)
-        causes = [cause_of(state, known) for known in progress.findings]
-        if causes.count(cause_of(state, finding)) < MAX_CONFIRMED:
+        causes = [find_cause(state, known) for known in progress.findings]
+        if causes.count(find_cause(state, finding)) < MAX_CONFIRMED:
             finding = yield from confirm_region(state, (yield from shrink(state, region)))
         progress.findings.append(finding)
     progress.rest = Rest.UNKNOWN if RegionOutcome.UNRESOLVED in statuses else Rest.AGREES

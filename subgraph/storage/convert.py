@@ -14,7 +14,7 @@ from subgraph.lazy import np
 from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import PACKED, Record, find_largest
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from subgraph.types import Array, Shape, Strings, frozen
 
 LAYOUTS = ("NCHW", "NHWC")
@@ -51,7 +51,7 @@ class TensorFormat:
         if dtype and dtype not in names:
             raise UnknownName(
                 f"no element type '{dtype}'",
-                nearest=nearest(dtype, names),
+                nearest=find_nearest(dtype, names),
                 code="tensor.unknown-type",
             )
         if self.layout and self.layout not in WRITTEN_LAYOUTS:
@@ -67,7 +67,7 @@ class TensorFormat:
                 code="export.no-scale",
             )
         if self.scale:
-            low, high = dtypes.code_range(dtype)
+            low, high = dtypes.find_code_range(dtype)
             if not all(low <= zero <= high for zero in self.scale.zero):
                 raise UsageError(
                     f"zero point {self.scale.zero[0]} is no {dtype}",
@@ -177,7 +177,7 @@ def parse_formats(text: str) -> Strings:
         if name not in FORMATS:
             raise UnknownName(
                 f"no format '{name}'; known: {', '.join(FORMATS)}",
-                nearest=nearest(name, FORMATS),
+                nearest=find_nearest(name, FORMATS),
                 code="export.unknown-format",
             )
     return names
@@ -230,7 +230,7 @@ def convert(
     """
     dtype = tensor_format.dtype
     loss = None
-    if dtype and array.dtype != tensors.np_dtype(dtype):
+    if dtype and array.dtype != tensors.find_dtype(dtype):
         if array.dtype == object:
             raise UsageError(
                 "texts cannot be converted to numbers",
@@ -243,7 +243,7 @@ def convert(
 
 
 def _convert_type(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
-    wanted = tensors.np_dtype(dtype)
+    wanted = tensors.find_dtype(dtype)
     if np.iscomplexobj(array) and wanted.kind != "c":
         raise UsageError(
             f"complex values cannot be converted to {dtype}",
@@ -287,7 +287,7 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
 
     In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
     """
-    low, high = dtypes.code_range(dtype)
+    low, high = dtypes.find_code_range(dtype)
     if array.dtype.kind in "iu":
         over = array > high
         under = array < low
@@ -302,7 +302,7 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
     out = whole.astype(np.uint64 if dtype.startswith("u") else np.int64)
     out[over] = high
     out[under] = low
-    return out.astype(tensors.np_dtype(dtype)), over | under
+    return out.astype(tensors.find_dtype(dtype)), over | under
 
 
 def encode_raw(array: Array, dtype: str) -> bytes:

@@ -54,7 +54,7 @@ def _encode_part(part: Part) -> bytes:
     return f"{kind}{len(data)}:".encode() + data
 
 
-def file_digest(path: Path) -> str:
+def digest_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal: 0.6 s per GB.
 
     Raises:

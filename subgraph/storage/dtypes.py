@@ -26,10 +26,10 @@ for _number, _entry in enumerate(_NAMES_AND_BITS, 1):
 TYPE_NUMBERS = {name: number for number, (name, _) in TYPES.items()}
 
 
-def bits_of(dtype: str) -> int:
+def count_bits(dtype: str) -> int:
     """Return the bits of one element; 0 for strings.
 
-    >>> bits_of("int4")
+    >>> count_bits("int4")
     4
 
     Raises:
@@ -38,18 +38,18 @@ def bits_of(dtype: str) -> int:
     return TYPES[TYPE_NUMBERS[dtype]][1]
 
 
-def code_range(dtype: str) -> tuple[int, int]:
+def find_code_range(dtype: str) -> tuple[int, int]:
     """Return the least and the greatest number of an integer type.
 
-    >>> code_range("int4")
+    >>> find_code_range("int4")
     (-8, 7)
     """
-    codes = 1 << bits_of(dtype)
+    codes = 1 << count_bits(dtype)
     low = 0 if dtype.startswith("u") else -codes // 2
     return low, low + codes - 1
 
 
-def bits_of_number(number: int) -> int:
+def count_number_bits(number: int) -> int:
     """Return the bits of one element of the type with this `TensorProto.DataType`.
 
     0 for strings, and for a number that ONNX does not define (yet).

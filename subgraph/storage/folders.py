@@ -31,8 +31,8 @@ from subgraph.system import (
     LONGEST_PATH,
     SPECIAL_NAMES,
     Lock,
-    cache_home,
-    interrupts_delayed,
+    delay_interrupts,
+    find_cache_home,
     is_private,
     move,
 )
@@ -56,7 +56,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAX_TRIES = 20  # of making a folder that other runs may remove before it is locked
 
 
-def safe_name(name: str) -> str:
+def make_safe_name(name: str) -> str:
     """Return a file name for any tensor or node name: ASCII letters, digits, `.`, `_`, `-`, `@`,
     `+`; not hidden, not long.
 
@@ -72,12 +72,12 @@ def safe_name(name: str) -> str:
     return f"{plain[: MAX_NAME - 9]}-{mark}"
 
 
-def safe_names(names: Iterable[str]) -> StringMap:
+def make_safe_names(names: Iterable[str]) -> StringMap:
     """Return a file name for each name, all distinct even on file systems that ignore case."""
     taken: set[str] = set()
     out: dict[str, str] = {}
     for name in names:
-        base = candidate = safe_name(name)
+        base = candidate = make_safe_name(name)
         count = 1
         while candidate.lower() in taken:
             count += 1
@@ -116,7 +116,7 @@ def is_outside(name: str) -> bool:
 
 
 @contextmanager
-def aside(place: Path) -> Iterator[Path]:
+def write_aside(place: Path) -> Iterator[Path]:
     """Yield a new folder, which is renamed to `place` after the block, or removed after an error.
 
     The caller has decided whether an older folder at `place` may be replaced.
@@ -125,13 +125,13 @@ def aside(place: Path) -> Iterator[Path]:
         OutputError: the folder cannot be made or renamed (permission, full disk, a file in the
             way).
     """
-    with scratch(place.parent, place.name) as work:
+    with make_scratch(place.parent, place.name) as work:
         yield work
         try:
             mask = os.umask(0)
             os.umask(mask)
             work.chmod(0o777 & ~mask)
-            with interrupts_delayed():
+            with delay_interrupts():
                 _put(work, place)
         except OSError as e:
             raise OutputError(
@@ -142,7 +142,7 @@ def aside(place: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
+def make_scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
     """Yield a fresh hidden folder in `parent`, removed when the block ends; `parent` too if it was
     made here and is empty.
 
@@ -156,13 +156,13 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
     )
     try:
         remove_leftovers(parent)
-        with interrupts_delayed():
+        with delay_interrupts():
             work, lock = make_locked_folder(parent, name)
         yield work
     except OSError as e:
         raise make_write_error(parent, e) from e
     finally:
-        with interrupts_delayed():
+        with delay_interrupts():
             if work is not None:
                 shutil.rmtree(work, ignore_errors=True)
             if lock is not None:
@@ -173,16 +173,16 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
                     parent = parent.parent
 
 
-def temporary(name: str = "subcut") -> AbstractContextManager[Path]:
+def make_temporary(name: str = "subcut") -> AbstractContextManager[Path]:
     """Yield a new folder for temporary files; remove those of killed runs."""
-    return scratch(Path(tempfile.gettempdir()), name)
+    return make_scratch(Path(tempfile.gettempdir()), name)
 
 
 def make_lasting(name: str) -> Path:
     """Return a new temporary folder that exists until this process ends."""
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(temporary(name))
+    return stack.enter_context(make_temporary(name))
 
 
 def make_numbered_folder(parent: Path, stem: str) -> Path:
@@ -281,12 +281,12 @@ def remove_leftovers(parent: Path) -> None:
         lock.close()
 
 
-def cache_folder(name: str) -> Path:
+def find_cache_folder(name: str) -> Path:
     """Return `~/.cache/subcut/NAME` (Linux), which is created; a temporary folder if it cannot be.
 
     A folder that another user can write is not used: what is in it may be run.
     """
-    if home := cache_home():
+    if home := find_cache_home():
         own = home / "subcut"
         folder = own / name
         with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ NAME = "entry.json"
 # the hash of everything after it
 HEAD = '{"subcut store": 1, "sha256": "%s", "entry": '
 TAIL = "}\n"
-# `safe_names` with an extension.
+# `make_safe_names` with an extension.
 PLAIN = re.compile(r"[A-Za-z0-9_@+~-]([A-Za-z0-9._@+~#-]*[A-Za-z0-9_@+~#-])?")
 # Checksums are a hash over the sums of pages. 100 MB from the page cache of an EPYC: np.save 21 ms,
 # np.load 10; this checksum 6 (4 of them for reading), zlib.crc32 19, zlib.adler32 30, SHA-1 57,

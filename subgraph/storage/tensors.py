@@ -92,7 +92,7 @@ class Record:
     @property
     def type_text(self) -> str:
         """The type as onnx writes it: `optional(seq(tensor(float)))`."""
-        text = tensor_text(self.dtype)
+        text = format_tensor_type(self.dtype)
         if "sequence" in self.form:
             text = f"seq({text})"
         return f"optional({text})" if "optional" in self.form else text
@@ -101,14 +101,14 @@ class Record:
     def shape_text(self) -> str:
         if not self.files:
             return "nothing"
-        return " ".join(shape_text(shape) for shape in self.shapes)
+        return " ".join(format_shape(shape) for shape in self.shapes)
 
 
 Records: TypeAlias = Mapping[str, Record]  # by tensor
 RecordTuple: TypeAlias = tuple[Record, ...]
 
 
-def shape_text(shape: Sequence[Any]) -> str:
+def format_shape(shape: Sequence[Any]) -> str:
     """Return 1×3×224×224, or `scalar`."""
     return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
 
@@ -120,10 +120,10 @@ def has_dims(shape: Sequence[int], dims: Sequence[Any]) -> bool:
     )
 
 
-def tensor_text(dtype: str) -> str:
+def format_tensor_type(dtype: str) -> str:
     """Return the type of a tensor as onnx writes it.
 
-    >>> tensor_text("float32")
+    >>> format_tensor_type("float32")
     'tensor(float)'
     """
     return f"tensor({PROTO_NAMES.get(dtype, dtype)})"
@@ -167,7 +167,7 @@ def list_shapes(value: Value) -> tuple[Shape, ...]:
     return tuple(tuple(np.shape(a)) for a in list_arrays(value))
 
 
-def type_of(value: Value) -> str:
+def find_type(value: Value) -> str:
     """Return the type of a value that came without one, as onnx writes it: `tensor(float)`.
 
     Raises:
@@ -182,11 +182,11 @@ def type_of(value: Value) -> str:
     name = "string" if dtype.kind in "OUST" else dtype.name
     if name not in dtypes.TYPE_NUMBERS:
         raise InputError(f"ONNX has no element type {dtype}", code="tensor.unsupported-type")
-    text = tensor_text(name)
+    text = format_tensor_type(name)
     return f"seq({text})" if isinstance(value, list) else text
 
 
-def np_dtype(name: str) -> np.dtype[Any]:
+def find_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype in memory: numpy's own or one of ml_dtypes; strings are objects.
 
     Raises:
@@ -218,7 +218,7 @@ def to_bits(array: Array, dtype: str) -> Array:
     bits = (
         np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).reshape(array.shape)
     )
-    return bits & np.uint8((1 << dtypes.bits_of(dtype)) - 1) if dtype in PACKED else bits
+    return bits & np.uint8((1 << dtypes.count_bits(dtype)) - 1) if dtype in PACKED else bits
 
 
 def from_bits(array: Array, dtype: str) -> Array:
@@ -227,7 +227,7 @@ def from_bits(array: Array, dtype: str) -> Array:
     Raises:
         InputError: the array in the file has another type.
     """
-    wanted = np_dtype(dtype)
+    wanted = find_dtype(dtype)
     if dtype == "string" and array.dtype.kind in "UO":
         return array.astype(object)
     expected = f"{dtype} was"
@@ -296,9 +296,9 @@ def write_value(name: str, value: Value, folder: Path, stem: str, type_text: str
     """Save a value, and return its record with absolute paths.
 
     Args:
-        type_text: The type of the record, as `tensor_text` writes it. "" for the value's own type.
+        type_text: The type of the record, as `format_tensor_type` writes it; "": the value's own.
     """
-    saved = save(name, value, type_text or type_of(value), folder, stem)
+    saved = save(name, value, type_text or find_type(value), folder, stem)
     return saved.rebase(folder.resolve())
 
 
@@ -364,12 +364,12 @@ def pack(bits: Array, dtype: str) -> Array:
     """Return the low bits of each byte as packed bytes, flat, as in ONNX's raw_data: lowest bit
     first, zeros at the end."""
     each = np.unpackbits(bits.reshape(-1, 1), axis=1, bitorder="little")
-    return np.packbits(each[:, : dtypes.bits_of(dtype)], bitorder="little")
+    return np.packbits(each[:, : dtypes.count_bits(dtype)], bitorder="little")
 
 
 def unpack(data: Array, dtype: str, count: int) -> Array:
     """Return `count` elements of the type itself from packed bytes, flat."""
-    width = dtypes.bits_of(dtype)
+    width = dtypes.count_bits(dtype)
     each = np.unpackbits(data, count=count * width, bitorder="little").reshape(count, width)
     return from_bits(np.packbits(each, axis=1, bitorder="little").reshape(count), dtype)
 

@@ -63,7 +63,7 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     """
     saved: list[SavedPair] = []
     numbers: dict[str, int] = {}
-    with folders.aside(place) as work:
+    with folders.write_aside(place) as work:
         for pair in pairs:
             if not isinstance(pair.reference, np.ndarray | np.generic):
                 continue

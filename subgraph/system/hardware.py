@@ -24,13 +24,13 @@ INSTALLED = Path("/usr/share/vulkan/icd.d")  # drivers, Mesa's renderer in softw
 NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # variables that name drivers
 
 
-def no_nvidia_gpu() -> str:
+def name_missing_nvidia_gpu() -> str:
     """Name the missing part if there is no NVIDIA GPU with its driver."""
     there = any(Path(file).exists() for file in NVIDIA) or shutil.which("nvidia-smi")
     return "" if there else "needs an NVIDIA GPU and its driver: none is seen on this machine"
 
 
-def no_gpu_of(maker: str, vendor: str) -> str:
+def name_missing_gpu(maker: str, vendor: str) -> str:
     """Name the missing part on a Linux machine without a GPU of this vendor; elsewhere ""."""
     seen = {file.read_text(encoding="ascii").strip() for file in CARDS.glob("card*/device/vendor")}
     return (
@@ -40,7 +40,7 @@ def no_gpu_of(maker: str, vendor: str) -> str:
     )
 
 
-def no_npu_of(maker: str) -> str:
+def name_missing_npu(maker: str) -> str:
     """Name the missing part on a Linux machine without an NPU; elsewhere nothing is known."""
     known = sys.platform == "linux" and not ACCELERATORS.is_dir()
     return f"needs an NPU of {maker} and its driver: none is seen on this machine" if known else ""
@@ -48,7 +48,9 @@ def no_npu_of(maker: str) -> str:
 
 def has_gpu() -> bool:
     """Return whether this machine shows a GPU of any vendor. True if that is not known."""
-    return sys.platform != "linux" or any(RENDERERS.glob("renderD*")) or not no_nvidia_gpu()
+    return (
+        sys.platform != "linux" or any(RENDERERS.glob("renderD*")) or not name_missing_nvidia_gpu()
+    )
 
 
 def is_x86() -> bool:
@@ -67,7 +69,7 @@ def load_library(file: Path) -> None:
     ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)
 
 
-def not_on(system: str, what: str) -> str:
+def name_missing_system(system: str, what: str) -> str:
     """Name the missing system if this is another one: `Windows`, `Darwin`."""
     shown = {"Darwin": "macOS"}.get(system, system)
     return "" if platform.system() == system else f"is for {shown} alone: {what} is a part of it"
@@ -76,7 +78,7 @@ def not_on(system: str, what: str) -> str:
 # ------------------------------------------------------------ Vulkan
 
 
-def no_vulkan() -> str:
+def name_missing_vulkan() -> str:
     """Name the missing part if nothing computes by Vulkan: a renderer."""
     named = any(os.environ.get(name) for name in NAMED)
     if has_gpu() or named or RENDERER.is_file() or any(INSTALLED.glob("*.json")):
@@ -84,13 +86,17 @@ def no_vulkan() -> str:
     return "needs a GPU, or a renderer in software: `apt install chromium` brings SwiftShader"
 
 
-def vulkan_emulator() -> str:
+def find_vulkan_emulator() -> str:
     """Return what computes by Vulkan instead of a GPU; "" if a GPU does."""
     return "" if has_gpu() else "a renderer in software on this processor"
 
 
 def prepare_vulkan() -> None:
     """Have Vulkan find chromium's renderer if there is no GPU, before a device is requested."""
-    if vulkan_emulator() and RENDERER.is_file() and not any(os.environ.get(name) for name in NAMED):
+    if (
+        find_vulkan_emulator()
+        and RENDERER.is_file()
+        and not any(os.environ.get(name) for name in NAMED)
+    ):
         os.environ["VK_ICD_FILENAMES"] = str(RENDERER)
         load_library(LOADER)  # it is loaded by its name

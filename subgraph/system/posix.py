@@ -344,7 +344,7 @@ def end_own_group() -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def crash_name(code: int) -> str | None:
+def name_crash(code: int) -> str | None:
     """Return the name of the signal that ended a process, `SIGSEGV` for example; None if it ended
     by itself. `code`: as `subprocess` returns it."""
     if not 0 < -code < signal.NSIG:
@@ -479,7 +479,7 @@ def call_at_termination(call: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def termination_interrupts() -> Iterator[None]:
+def interrupt_on_termination() -> Iterator[None]:
     """Have a request to end raise KeyboardInterrupt, also if a shell's `&` ignores Ctrl-C."""
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     handler = (
@@ -492,7 +492,7 @@ def termination_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def interrupts_delayed() -> AbstractContextManager[None]:
+def delay_interrupts() -> AbstractContextManager[None]:
     """Delay Ctrl-C and a request to end until the block is done."""
     return delay_signals(signal.SIGINT, signal.SIGTERM)
 
@@ -500,7 +500,7 @@ def interrupts_delayed() -> AbstractContextManager[None]:
 # ------------------------------------------------------------ limits
 
 
-def free_memory() -> int:
+def measure_free_memory() -> int:
     """Return the bytes that one process may use without a limit of the user."""
     try:
         with Path("/proc/meminfo").open(encoding="ascii") as info:
@@ -521,12 +521,12 @@ def free_memory() -> int:
     return int(free * MEMORY_SHARE)
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def home_folder() -> str:
+def find_home_folder() -> str:
     """Return the user's home folder by the system's list of users; "" without one."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
@@ -534,7 +534,7 @@ def home_folder() -> str:
         return ""
 
 
-def processor() -> str:
+def name_processor() -> str:
     """Return the system's name of its processor; "" without one."""
     import platform
 
@@ -621,7 +621,7 @@ def link_folder(link: Path, folder: Path) -> None:
 
 
 @functools.cache
-def short_name(folder: str) -> str:
+def shorten_folder(folder: str) -> str:
     """Return a folder by a name that leaves room for that of a socket in it: Linux has 108 bytes
     for both."""
     if sys.platform == "linux" and len(os.fsencode(folder)) > MAX_SOCKET_FOLDER_BYTES:
@@ -630,7 +630,7 @@ def short_name(folder: str) -> str:
     return folder
 
 
-def cache_home() -> Path | None:
+def find_cache_home() -> Path | None:
     """Return the folder of files of this user that may be deleted at any time; None if there is no
     such folder."""
     home = _find_home("XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache")
@@ -673,7 +673,7 @@ def is_group_of_one_user(group: int) -> bool:
     return group == user.pw_gid and own.gr_name == user.pw_name and {*own.gr_mem} <= {user.pw_name}
 
 
-def config_home() -> Path | None:
+def find_config_home() -> Path | None:
     """Return the folder of settings of this user; None if there is no such folder."""
     return _find_home(
         "XDG_CONFIG_HOME", "Library/Application Support" if sys.platform == "darwin" else ".config"
@@ -723,7 +723,7 @@ def _load_c_library() -> Any:
 # ------------------------------------------------------------ command lines
 
 
-def program(word: str, folder: str | None) -> str:
+def find_program(word: str, folder: str | None) -> str:
     """Return the first word of a command that runs in a folder, as `Popen` takes it."""
     return word
 

@@ -38,7 +38,7 @@ from subgraph.types import Fields, StringMap, Strings
 assert sys.platform == "win32"  # for mypy: the rest is not read elsewhere
 
 TERMINATED = 143  # exit code of a command after a request to end, as on Linux
-KILLED = "STATUS_NO_MEMORY"  # as of `crash_name`: the system ends processes so when memory runs out
+KILLED = "STATUS_NO_MEMORY"  # as of `name_crash`: the system ends processes so when memory runs out
 # Options of `Popen`: Ctrl-C does not reach the process.
 APART: Fields = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 PYTHON = "Scripts/python.exe"  # in a virtual environment
@@ -346,7 +346,7 @@ def end_own_group() -> None:
     """Do nothing: the job ends what this process has started."""
 
 
-def crash_name(code: int) -> str | None:
+def name_crash(code: int) -> str | None:
     """Return the name of the exception that ended a process, `SIGSEGV` for example; None if it
     ended by itself. `code`: as `subprocess` returns it."""
     return CRASHES.get(code & 0xFFFFFFFF)
@@ -371,7 +371,7 @@ def call_at_termination(call: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def termination_interrupts() -> Iterator[None]:
+def interrupt_on_termination() -> Iterator[None]:
     """Have a request to end raise KeyboardInterrupt, as Ctrl-C does."""
     before = signal.signal(signal.SIGBREAK, signal.default_int_handler)
     try:
@@ -380,7 +380,7 @@ def termination_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGBREAK, before)
 
 
-def interrupts_delayed() -> AbstractContextManager[None]:
+def delay_interrupts() -> AbstractContextManager[None]:
     """Delay Ctrl-C and a request to end until the block is done."""
     return delay_signals(signal.SIGINT, signal.SIGBREAK)
 
@@ -399,25 +399,25 @@ class _MemoryStatus(ctypes.Structure):
     )
 
 
-def free_memory() -> int:
+def measure_free_memory() -> int:
     """Return the bytes that one process may use without a limit of the user."""
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
     _check(_kernel.GlobalMemoryStatusEx(ctypes.byref(status)))
     return int(status.free * MEMORY_SHARE)
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return the cores of the machine."""
     return os.cpu_count() or 1
 
 
-def home_folder() -> str:
+def find_home_folder() -> str:
     """Return the user's home folder by the system, whatever else is in the environment; "" if the
     system has no home folder."""
     return os.environ.get("USERPROFILE", "")
 
 
-def processor() -> str:
+def name_processor() -> str:
     """Return the system's name of its processor; "" without one."""
     import winreg
 
@@ -544,12 +544,12 @@ def link_folder(link: Path, folder: Path) -> None:
     _winapi.CreateJunction(str(folder), str(link))
 
 
-def short_name(folder: str) -> str:
+def shorten_folder(folder: str) -> str:
     """Return a folder by a name that leaves room for that of a socket in it: any."""
     return folder
 
 
-def cache_home() -> Path | None:
+def find_cache_home() -> Path | None:
     """Return the folder of files of this user that may be deleted at any time; None if there is no
     such folder."""
     return _find_home("XDG_CACHE_HOME", "LOCALAPPDATA")
@@ -561,7 +561,7 @@ def is_private(place: Path, *parents: Path) -> bool:
     return True
 
 
-def config_home() -> Path | None:
+def find_config_home() -> Path | None:
     """Return the folder of settings of this user; None if there is no such folder."""
     return _find_home("XDG_CONFIG_HOME", "APPDATA")
 
@@ -610,7 +610,7 @@ def split(line: str) -> list[str]:
     return list(lexer)
 
 
-def program(word: str, folder: str | None) -> str:
+def find_program(word: str, folder: str | None) -> str:
     """Return the first word of a command that runs in a folder, as `Popen` takes it: relative to
     the folder of this process."""
     return str(Path(folder, word).resolve()) if folder and re.search(r"[\\/]", word) else word

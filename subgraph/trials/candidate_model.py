@@ -16,31 +16,31 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.comparison.float_types import mask_plateau
-from subgraph.comparison.pair import comparable
+from subgraph.comparison.pair import pair_if_comparable
 from subgraph.documents import read_document
 from subgraph.errors import ModelError, NoRegion, SubcutError
 from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import (
     Cut,
-    boundary_types,
     build_model,
-    consistent_infos,
     drop_open_shapes,
-    frozen_constant,
+    freeze_constant,
+    list_boundary_types,
+    make_consistent_infos,
 )
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.kinds import SHAPE, VALUE, find_kinds
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.quantization import (
     AXIS,
     SPECIFIED_STEPS,
     TFLITE,
     WEIGHT_ONLY,
-    constant_scale,
+    find_tensor_scales,
     finds_scales,
     is_quantized,
     makes_steps,
-    scales_of,
+    read_constant_scale,
 )
 from subgraph.graph.region import Region, prepare_graph
 from subgraph.graph.selection import is_tensor
@@ -54,7 +54,7 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
 from subgraph.storage.tensors import Record, Records, find_largest, write_value
-from subgraph.text import short
+from subgraph.text import omit_middle
 from subgraph.trials.matching.as_quantized import measure_quantized
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.types import Array, StringMap, Strings
@@ -98,7 +98,7 @@ class CandidateModel:
     @cached_property
     def identity(self) -> str:
         """A hash of all that its outputs depend on."""
-        weights = protobuf.weights_digest(
+        weights = protobuf.digest_weights(
             [t for t in self.graph.weights.values() if protobuf.is_on_disk(t)], self.graph.path
         )
         return digest(
@@ -151,7 +151,7 @@ class CandidateModel:
         has_blocks = not WEIGHT_ONLY.isdisjoint(self.graph.ops)
         finds_steps = self.weight_cost is None or any(map(finds_scales, self.graph.nodes))
         has_blocks = has_blocks and finds_steps and not is_quantized(self.reference.ops)
-        if finer or has_blocks or is_quantized(self.graph.ops) or scales_of(self.graph):
+        if finer or has_blocks or is_quantized(self.graph.ops) or find_tensor_scales(self.graph):
             return Precision.INT8
         return _find_narrow_type(self, range(len(self.graph.nodes)))
 
@@ -192,7 +192,7 @@ class CandidateModel:
         if match.scale or find_operator(self.graph, match.name) != "DequantizeLinear":
             return match.name, match.scale if match.dtype in QUANTIZED else None
         node = self.graph.nodes[self.graph.maker[match.name]]
-        return node.input[0], constant_scale(self.graph, node, 1, 2)
+        return node.input[0], read_constant_scale(self.graph, node, 1, 2)
 
     # ------------------------------------------------------------ cutting
 
@@ -234,10 +234,12 @@ class CandidateModel:
                 f"the shape '{cut.shapes[0]}' of {graph.path.name} is not known: {self.unknown}",
                 code="pair.unknown-type",
             )
-        types = boundary_types(graph, cut.inputs, feeds, {})
-        types |= boundary_types(graph, outputs, captured, _declare_types(self, outputs) | infos)
-        constants = [frozen_constant(shapes[0][n], Path("/")) for n in cut.shapes]
-        infos = consistent_infos(graph, types, infos, pinned=True)
+        types = list_boundary_types(graph, cut.inputs, feeds, {})
+        types |= list_boundary_types(
+            graph, outputs, captured, _declare_types(self, outputs) | infos
+        )
+        constants = [freeze_constant(shapes[0][n], Path("/")) for n in cut.shapes]
+        infos = make_consistent_infos(graph, types, infos, pinned=True)
         model, renamed = build_model(graph, cut, cut.inputs, outputs, types, infos, constants)
         drop_open_shapes(model)
         full = protobuf.to_onnx(model, graph.path)
@@ -323,7 +325,7 @@ def _find_narrow_type(other: CandidateModel, nodes: Collection[int]) -> Precisio
     types = {m.dtype for m in other.matches.values() if m.name in names}
     types |= {name_of(t.data_type, "") for t in map(graph.constant, names) if t}
     casts = (graph.nodes[i] for i in nodes if graph.ops[i] == "Cast")
-    types |= {name_of(int(attribute(node, "to", 0)), "") for node in casts}
+    types |= {name_of(int(get_attribute(node, "to", 0)), "") for node in casts}
     return next((p for p in (Precision.BF16, Precision.FP16) if p.dtype in types), None)
 
 
@@ -375,7 +377,7 @@ def _declare_types(
     for name in names:
         number = TYPE_NUMBERS.get(other.matches[known[name]].dtype)
         if number:
-            infos[name] = protobuf.protos().ValueInfoProto(name=name)
+            infos[name] = protobuf.load_protos().ValueInfoProto(name=name)
             set_tensor(infos[name].type, number, None)
     return infos
 
@@ -424,7 +426,7 @@ def _find_coarse_shapes(other: CandidateModel, region: Region, records: Feeds) -
         name = skip_operators(other.graph, theirs, AXIS)
         known = other._get_captured([theirs])
         if known and name in region.shapes and name != theirs:
-            pair = comparable(records[0][name].value(), known[0][theirs].value())
+            pair = pair_if_comparable(records[0][name].value(), known[0][theirs].value())
             if pair and pair.error <= find_largest(pair.reference) / INT8_STEPS:
                 found[name] = replace(known[0][theirs], name=name)
     return found
@@ -501,7 +503,9 @@ def describe_matches(other: CandidateModel) -> str:
         cost = f"{100 * other.weight_cost:.2g} %"
         types.append(f"quantized weights are taken as they are there: {cost} of the outputs")
     if moved := sorted(name for name, _ in other.refuted):
-        types.append(f"not the same in spite of the name: {len(moved)}, first {short(moved[0])}")
+        types.append(
+            f"not the same in spite of the name: {len(moved)}, first {omit_middle(moved[0])}"
+        )
     return f"{len(matches)} tensors of {other.graph.path.name} are ours: {', '.join(hows + types)}"
 
 
@@ -523,7 +527,7 @@ def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[s
     """
     shares: dict[str, float] = {}
     known = other._names
-    for stored, scale in scales_of(other.graph).items():
+    for stored, scale in find_tensor_scales(other.graph).items():
         real = skip_operators(other.graph, stored, QUANTIZERS)
         name = known.get(stored) or known.get(real)
         if name is None or other.values is None or name not in values.records[0]:

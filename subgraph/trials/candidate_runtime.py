@@ -12,9 +12,9 @@ from pathlib import Path
 
 from subgraph.graph.cut import Cut
 from subgraph.graph.graph import Graph
-from subgraph.graph.model_file import copy_model, has_open_shapes, model_digest, write_pinned
+from subgraph.graph.model_file import copy_model, digest_model, has_open_shapes, write_pinned
 from subgraph.graph.region import Region
-from subgraph.graph.value_types import common_type
+from subgraph.graph.value_types import find_common_type
 from subgraph.origins import load as load_origin
 from subgraph.results.common import FormDocument
 from subgraph.runtime.candidate import Candidate
@@ -25,7 +25,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.trials.reference_model import ReferenceModel, region_key
+from subgraph.trials.reference_model import ReferenceModel, hash_region
 from subgraph.types import Fields, JsonObject, frozen, frozen_keywords
 from subgraph.verdict import NO_OUTPUT, Signature, Verdict
 from subgraph.version import __version__
@@ -184,7 +184,7 @@ class ShippedModel:
     @cached_property
     def key(self) -> str:
         """A hash of the bytes of the file and its external data, and of the requested outputs."""
-        return digest("shipped/1", model_digest(self.graph), list(self.whole.outputs))
+        return digest("shipped/1", digest_model(self.graph), list(self.whole.outputs))
 
     @property
     def open_shapes(self) -> bool:
@@ -218,7 +218,7 @@ class ShippedModel:
             known = records
         if pinned:
             names = [name for name in (*self.graph.inputs, *outputs) if name in known[0]]
-            types = {name: common_type([sample[name] for sample in known]) for name in names}
+            types = {name: find_common_type([sample[name] for sample in known]) for name in names}
             write_pinned(self.graph, types, folder / "model.onnx")
         else:
             copy_model(self.graph, folder / "model.onnx")
@@ -328,4 +328,4 @@ class ModelWriter:
             inputs = self.model.graph.inputs
             values = [self.model.values.digest([sample[n] for n in inputs]) for sample in records]
             return digest(__version__, shipped.key, form, *values, *self.model.choice.ignored)
-        return region_key(self.model, region, records)
+        return hash_region(self.model, region, records)

@@ -18,9 +18,9 @@ from subgraph import text
 from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE, STEPS
 from subgraph.comparison.pair import (
     are_probabilities,
-    comparable,
     compute_agreement,
     compute_relative_error,
+    pair_if_comparable,
 )
 from subgraph.documents import CommandLine, to_json
 from subgraph.errors import NoRegion, NotInstalled, UsageError
@@ -58,7 +58,12 @@ from subgraph.results.compare import (
 )
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
+from subgraph.runtime.python_values import (
+    CandidateValue,
+    Inputs,
+    make_candidate,
+    make_input_arguments,
+)
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, describe_run, list_some
@@ -88,7 +93,7 @@ from subgraph.trials.power import measure_power
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.questions import (
     PreparedTrials,
-    age,
+    describe_age,
     explain_full_model,
     find_flaky_outputs,
     prepare,
@@ -105,8 +110,8 @@ from subgraph.verdict import (
     Signature,
     Status,
     Verdict,
+    compute_gravity,
     find_mute,
-    gravity,
     is_mute,
     iter_mute_notes,
     join_judgements,
@@ -403,7 +408,7 @@ def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
     errors = [0.0]
     for one, other in zip(plain.tensors, tapped.tensors, strict=False):
         for name in one.keys() & other.keys():
-            pair = comparable(one[name].value(), other[name].value())
+            pair = pair_if_comparable(one[name].value(), other[name].value())
             if pair and pair.measurable:
                 errors.append(compute_relative_error(pair))
     worst = max(errors)
@@ -472,7 +477,7 @@ def compare(
         raise UsageError(f"power {power}: expected 0 or more", code="option.out-of-range")
     setup = Setup(
         make_candidate(candidate, graph),
-        Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),
+        Feeding(make_input_arguments(inputs, graph.inputs), shapes or {}, seed),
         Path(output),
         criterion,
         freeze,
@@ -481,7 +486,7 @@ def compare(
     with open_with_processes(graph, setup, make_candidate(reference, graph)) as trials:
         prepared = prepare(trials, select_tensors(trials.model, at))
         found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast, power=power)
-        return replace(found, written=document(prepared.trials, found, criterion, command=""))
+        return replace(found, written=make_document(prepared.trials, found, criterion, command=""))
 
 
 def compare_tensors(
@@ -622,7 +627,7 @@ def _compare_nodes(
             if fail_fast and any(row.failing and not steps.excuse(row) for row in rows):
                 break
     full = FullModelFacts(
-        ranking=ranking(model, whole_result),
+        ranking=compute_ranking(model, whole_result),
         forms=trials.runner.forms,
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
         score=find_score(trials.judge, whole_result, whole),
@@ -632,7 +637,7 @@ def _compare_nodes(
     notes = (
         *iter_conversions(trials.judge, whole_result),
         *iter_flaky_notes(flaky, model.whole()),
-        age(trials),
+        describe_age(trials),
         NOT_ALONE if only_in_place else "",
     )
     own_model = trials.runtime.own_model
@@ -781,7 +786,7 @@ def _add_providers(judge: Judge, comparison: Comparison) -> Comparison:
     return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
 
 
-def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
+def iter_value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
     """Yield tensors as reference and candidate compute them in the full model, a pair per sample.
 
     If the candidate returns no value, the pair has only that of the reference. After
@@ -845,7 +850,7 @@ def _judge_alone(
         len(rest),
     )
     regions = [region for i in rest if (region := nodes[i])]
-    found = dict(zip(regions, pooled_runs.verdicts(runs.trials, regions), strict=True))
+    found = dict(zip(regions, pooled_runs.judge_pool(runs.trials, regions), strict=True))
     yield from ((i, found[region] if (region := nodes[i]) else None) for i in rest)
 
 
@@ -880,10 +885,10 @@ def _make_row(
 
 def _find_worst(verdict: Verdict, name: str) -> Judgement | None:
     """Return the worst judgement of one output over all samples."""
-    return max((j for j in verdict.outputs if j.name == name), key=gravity, default=None)
+    return max((j for j in verdict.outputs if j.name == name), key=compute_gravity, default=None)
 
 
-def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
+def compute_ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
     """Return top-1 and top-5 agreement of each output that is a distribution over classes.
 
     It is the worst over all samples.
@@ -911,7 +916,7 @@ def describe_model(graph: Graph) -> ComparedModel:
     )
 
 
-def document(
+def make_document(
     trials: Trials, comparison: Comparison, criterion: str, command: str
 ) -> ComparisonDocument:
     """Return the whole comparison as a document; `command`: the command line."""

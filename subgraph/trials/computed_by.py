@@ -52,7 +52,7 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
     )
 
 
-def sentence(trials: Trials, region: Region) -> str:
+def name_provider(trials: Trials, region: Region) -> str:
     """Return the provider that computed a region that is wrong alone; "" if it is unknown."""
     found = find_region_providers(trials, region)
     names = drop_repeats(found.values())

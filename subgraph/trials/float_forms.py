@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 
 from subgraph.comparison import MAX_KERNEL_ERROR
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.comparison.pair import compute_differences
 from subgraph.graph import protobuf
-from subgraph.graph.opsets import opset_of
+from subgraph.graph.opsets import get_opset
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import find_largest
 from subgraph.trials.judge import Judge
@@ -98,7 +98,7 @@ def read_outputs(samples: Feeds, names: Collection[str]) -> list[Array]:
 def measure_distance(expected: Array, given: Array) -> float:
     """Return the distance of an output; infinite if the shapes differ."""
     is_alike = expected.shape == given.shape
-    return norm(compute_differences(expected, given).reshape(-1)) if is_alike else math.inf
+    return compute_norm(compute_differences(expected, given).reshape(-1)) if is_alike else math.inf
 
 
 def _run_in_float(model: ReferenceModel) -> Feeds | None:
@@ -152,7 +152,7 @@ def call_functions(
             stays.
         model: The model, which is changed.
     """
-    opset = opset_of(model)
+    opset = get_opset(model)
     for k, node in enumerate(model.graph.node):
         function = write(node, f"F{k}", opset)
         if function is not None:

@@ -12,23 +12,23 @@ from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, MODEL
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.noise.analysis import find_unrounded
-from subgraph.comparison.pair import comparable
+from subgraph.comparison.pair import pair_if_comparable
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, ModelError, UnknownName
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.quantization import scales_of
+from subgraph.graph.quantization import find_tensor_scales
 from subgraph.graph.region import prepare_graph
 from subgraph.log import log
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import PLAIN, WHOLE, Reference, default_for
+from subgraph.runtime.reference import PLAIN, WHOLE, Reference, make_default
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.worker_pool import Workers, install
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
-from subgraph.text import clean, nearest
+from subgraph.text import clean, find_nearest
 from subgraph.trials.candidate_model import CandidateModel, describe_matches, load_own_model
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
@@ -100,7 +100,7 @@ def open_trials(
     workers = workers or open_workers(setup.candidate)
     reference.share(workers.deadline)
     with ExitStack() as stack:
-        scratch = stack.enter_context(folders.scratch(output))
+        scratch = stack.enter_context(folders.make_scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
         candidate = setup.candidate
         other = setup.candidate_model
@@ -186,7 +186,7 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
         )
     for option, name in choice.options:
         if name not in outputs:
-            close = nearest(name, outputs) or outputs
+            close = find_nearest(name, outputs) or outputs
             raise UnknownName(
                 f"{option}: the model has no such output",
                 nearest=map(clean, close),
@@ -200,14 +200,14 @@ def _pair_with(
 ) -> CandidateModel:
     """Return the candidate's own model, paired with the reference's model."""
     runs_other = (
-        stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
+        stack.enter_context(make_default(other)) if is_of_tflite(other.path) else values.reference
     )
     runs_other.share(values.reference.deadline)
     tensor_map = read_map(setup.tensor_map, graph) if setup.tensor_map else {}
     pair = pair_models(
         graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice
     )
-    if scales_of(graph) and not scales_of(other):
+    if find_tensor_scales(graph) and not find_tensor_scales(other):
         log.warning(
             "%s is quantized and %s is not: name the float model first, as the reference",
             clean(graph.path.name),
@@ -226,7 +226,7 @@ def _measure_quantization(
         values.need(names)
     for ours, theirs in zip(own.records, quantized.records, strict=True):
         for name in names:
-            pair = comparable(ours[name].value(), theirs[name].value())
+            pair = pair_if_comparable(ours[name].value(), theirs[name].value())
             if pair and pair.floating and pair.scale:
                 cost = max(cost, pair.error / pair.scale)
     return cost
@@ -331,7 +331,7 @@ def open_case(
             )
         inputs.append(f"{name}={records[k].files[0]}")
     graph = load(case.place / MODEL)
-    with folders.temporary() as temporary, open_workers(candidate) as workers:
+    with folders.make_temporary() as temporary, open_workers(candidate) as workers:
         other = load_own_model(graph, case.place / CANDIDATE)
         outputs = {name for name in graph.outputs if name in graph.maker}
         choice = OutputChoice.from_document(case.found_with).among(outputs)

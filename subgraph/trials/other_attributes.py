@@ -14,7 +14,7 @@ from onnx import helper
 
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign
-from subgraph.graph.opsets import canonical_domain, read_imports, schema
+from subgraph.graph.opsets import canonicalize_domain, find_schema, read_imports
 from subgraph.inspection.summary import format_attribute
 from subgraph.iterables import index_by_name
 from subgraph.text import clean
@@ -78,8 +78,8 @@ def iter_other_attributes(
     node: protobuf.NodeProto, model: protobuf.ModelProto
 ) -> Iterator[OtherAttribute]:
     """Yield the other values of a node's attributes: its own and those with a default."""
-    domain = canonical_domain(node.domain)
-    known = schema(node.op_type, read_imports(model).get(domain, 1), domain)
+    domain = canonicalize_domain(node.domain)
+    known = find_schema(node.op_type, read_imports(model).get(domain, 1), domain)
     own = index_by_name(node.attribute)
     for name, formal in sorted(known.attributes.items()) if known is not None else ():
         default = read_value(formal.default_value)

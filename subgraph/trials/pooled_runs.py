@@ -41,7 +41,7 @@ MAX_WHOLE = 10
 Shown = TypeVar("Shown")
 
 
-def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
+def judge_pool(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
     """Return the verdict on each region. One that does not agree in its pool, or has none, is run
     alone.
 
@@ -58,7 +58,7 @@ def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
 def judge_pooled(trials: Trials, regions: Sequence[Region]) -> list[Verdict | None]:
     """Return the verdict on each region in its pool; None for regions that need several cuts.
 
-    Raises: as `verdicts`.
+    Raises: as `judge_pool`.
     """
     return [
         replace(trials.judge.verdict(region, result), pooled=True) if result else None
@@ -74,7 +74,7 @@ def run_pooled(
 
     `is_extra`: new runs are counted as extra ones; otherwise the caller counts them.
 
-    Raises: as `verdicts`.
+    Raises: as `judge_pool`.
     """
     trials.model.capture(*regions)
     groups = [(region, trials.model.sample_groups(region)) for region in regions]

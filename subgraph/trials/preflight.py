@@ -439,7 +439,7 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
         save_model(model, folder / "model.onnx")
         values = _probe_inputs(dtype)
         fed = [
-            tensors.save(name, values[name], tensors.tensor_text(dtype), folder, name)
+            tensors.save(name, values[name], tensors.format_tensor_type(dtype), folder, name)
             for name in names
         ]
         feeds = [[record.rebase(str(folder)) for record in fed]]

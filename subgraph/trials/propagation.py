@@ -29,7 +29,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search.passes.shrink import split_components
 from subgraph.storage.tensors import Record, Records, Value, list_arrays, write_value
-from subgraph.trials.reference_model import ReferenceModel, has_forms_of, region_noise
+from subgraph.trials.reference_model import ReferenceModel, compute_region_noise, has_forms_of
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
@@ -195,7 +195,7 @@ def _find_wrong(
 
 def _list_errors(trials: Trials, region: Region, expected: Records, values: Records) -> list[float]:
     """Return the relative errors of the outputs that fail; 0 for an error that has no measure."""
-    noise = region_noise(trials.model, region, {**values, **expected})
+    noise = compute_region_noise(trials.model, region, {**values, **expected})
     errors = []
     for name, record in expected.items():
         context = OutputContext(

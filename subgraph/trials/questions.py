@@ -368,7 +368,7 @@ def _are_same(one: RunResult, other: RunResult) -> bool:
     return not one.differing(other)
 
 
-def age(trials: Trials) -> str:
+def describe_age(trials: Trials) -> str:
     """Return `12 of 14 answers are from 2026-11-20`; "" if none is old."""
     times = trials.log.made.values()
     old = sorted(made for made in times if 0 < made < trials.log.began - MIN_OLD_SECONDS)

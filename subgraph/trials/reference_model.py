@@ -22,7 +22,7 @@ from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import OutOfTime, SubcutError, WorkerDied
 from subgraph.graph import protobuf, region as regions
-from subgraph.graph.cut import Cut, cut_region, freezable
+from subgraph.graph.cut import Cut, cut_region, list_freezable
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import CONSTANT, SHAPE, find_kinds
 from subgraph.graph.region import Region
@@ -61,7 +61,7 @@ class ReferenceCache:
         if name not in self.digests:
             tensor = graph.weights.get(name)
             on_disk = [tensor] if tensor is not None and protobuf.is_on_disk(tensor) else []
-            self.digests[name] = protobuf.weights_digest(on_disk, graph.path) if on_disk else ""
+            self.digests[name] = protobuf.digest_weights(on_disk, graph.path) if on_disk else ""
         return self.digests[name]
 
 
@@ -164,7 +164,7 @@ class ReferenceModel:
         groups: dict[Any, tuple[list[int], list[Records]]] = {}
         for k, sample in enumerate(records):
             shapes = tuple(sample[n].shapes for n in region.inputs)
-            frozen = freezable(region, [sample]) if self.freeze and len(records) > 1 else ()
+            frozen = list_freezable(region, [sample]) if self.freeze and len(records) > 1 else ()
             values = tuple(self.values.digest([sample[n]])[0] for n in frozen)
             samples, tensors = groups.setdefault((shapes, values), ([], []))
             samples.append(k)
@@ -246,11 +246,13 @@ class ReferenceModel:
         place = (region.nodes, region.outputs, k)
         with self.cache.lock:
             if place not in self.cache.noises:
-                self.cache.noises[place] = region_noise(self, region, self.values.records[k])
+                self.cache.noises[place] = compute_region_noise(
+                    self, region, self.values.records[k]
+                )
             return self.cache.noises[place]
 
 
-def region_key(model: ReferenceModel, region: Region, records: Feeds, *more: str) -> str:
+def hash_region(model: ReferenceModel, region: Region, records: Feeds, *more: str) -> str:
     """Return a hash of the model's structure, the region's weights, boundary and values, fed and
     frozen; and of `more`."""
     entering = region.entering
@@ -285,7 +287,7 @@ def _build_region_of(model: ReferenceModel, further: Collection[str]) -> Region:
     return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
 
 
-def region_noise(model: ReferenceModel, region: Region, tensors: Records) -> RegionNoise:
+def compute_region_noise(model: ReferenceModel, region: Region, tensors: Records) -> RegionNoise:
     """Return the rounding noise of a region that is fed with these tensors and has these
     outputs."""
     runs = model.roundings or model.reference
@@ -293,7 +295,7 @@ def region_noise(model: ReferenceModel, region: Region, tensors: Records) -> Reg
     def key(label: str) -> str:
         casts = [f"unrounded {name}" for name in sorted(model.unrounded)]
         return digest(
-            "noise/1", region_key(model, region, [tensors], *casts), runs.identity(), label
+            "noise/1", hash_region(model, region, [tensors], *casts), runs.identity(), label
         )
 
     return RegionNoise(

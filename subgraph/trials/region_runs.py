@@ -21,7 +21,7 @@ from subgraph.runtime.run_result import (
     Feeds,
     Job,
     RunResult,
-    keys_to_try,
+    list_keys,
     load_or_run,
     make_unresolved,
     merge,
@@ -210,7 +210,7 @@ class RegionRuns:
         parts = []
         for samples, records in self._group_samples(job):
             input_key = self.writer.key(job.form, job.region, records)
-            keys = keys_to_try(partial(self._make_key, job, input_key), fresh=job.fresh)
+            keys = list_keys(partial(self._make_key, job, input_key), fresh=job.fresh)
             run = partial(self._run_in_worker, job, records)
             try:
                 result, stored_key = load_or_run(self.model.store, keys, run)

@@ -53,7 +53,7 @@ class Judged(Graded):
     score: float | None = None
 
 
-def not_run(why: str) -> Judged:
+def judge_not_run(why: str) -> Judged:
     """Return the judgement on a model that the candidate does not run.
 
     That shows nothing about its precision.
@@ -162,14 +162,14 @@ class ByScore:
 
     def judge(self, result: RunResult) -> Judged:
         if result.failure:
-            return not_run(result.failure.why)
+            return judge_not_run(result.failure.why)
         names = [
             name
             for name in self.float_outputs[0]
             if any(name not in sample for sample in result.tensors)
         ]
         if names:
-            return not_run(f"it returns no output {clean(names[0])}")
+            return judge_not_run(f"it returns no output {clean(names[0])}")
         score = self.compute(result.tensors)[0]
         status = Status.AGREE if score >= self.limit else Status.FAIL
         return Judged(status, f"{score:.6g}, wanted {self.limit:.6g}", score)
@@ -273,11 +273,11 @@ class ByScore:
                 sure=self.is_sure(interval),
                 says="",
             )
-            self._known[key] = replace(self._known[key], says=said(self._known[key]))
+            self._known[key] = replace(self._known[key], says=describe_score(self._known[key]))
         return self._known[key]
 
 
-def said(score: ScoreDocument) -> str:
+def describe_score(score: ScoreDocument) -> str:
     """Return `top1 0.93, drops by 0.001 (allowed 0.005; 200 samples: 0 to 0.003)`."""
     found = f"{clean(score.words)} {score.candidate:.4g}"
     samples = count(score.samples, "sample")

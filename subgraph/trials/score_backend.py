@@ -30,7 +30,7 @@ def version() -> str:
 def load(model: str, options: Fields) -> Run:
     """Load the function of the file, which takes a list with a dictionary, name → array, per
     sample."""
-    spec = plugins.user_spec("score", Path(model))
+    spec = plugins.make_user_spec("score", Path(model))
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

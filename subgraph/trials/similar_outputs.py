@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison.pair import Pair, comparable
+from subgraph.comparison.pair import Pair, pair_if_comparable
 from subgraph.comparison.similarity.explanations import (
     Explanation,
     find_explanations,
@@ -71,7 +71,7 @@ class MisreadInput:
         return f"your input{name} is {self.how}"
 
 
-def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[MisreadInput]:
+def iter_misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[MisreadInput]:
     """Yield the usual misreadings of tensors that have values, one input at a time; none if that
     takes too long."""
     records = model.values.records
@@ -142,7 +142,7 @@ class WrongOutput:
     @cached_property
     def pair(self) -> Pair | None:
         """Both values; None if they cannot be compared."""
-        return comparable(*self.values) if self.values else None
+        return pair_if_comparable(*self.values) if self.values else None
 
     @property
     def explanations(self) -> list[Explanation]:
@@ -215,7 +215,7 @@ class WrongOutput:
         """Yield the reference's outputs if an input was misread."""
         if len(self.region.nodes) > MAX_NODES:
             return
-        for misread in misread_inputs(self.trials.model, inputs):
+        for misread in iter_misread_inputs(self.trials.model, inputs):
             try:
                 outputs = self.trials.model.run_on_reference(self.region, misread.feeds)[
                     self.sample

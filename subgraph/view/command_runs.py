@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from subgraph import system
-from subgraph.children import python
+from subgraph.children import make_python_command
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.results.commands import ErrorEntry, ErrorResult
@@ -23,7 +23,7 @@ from subgraph.text import clean
 from subgraph.types import JsonObject
 
 # `main` reads sys.argv, whose first word is "-c"
-COMMAND = tuple(python("-c", "from subgraph.cli import main; main()"))
+COMMAND = tuple(make_python_command("-c", "from subgraph.cli import main; main()"))
 STOP_SECONDS = 20.0  # for a run that was interrupted, to store its state
 INTERRUPTED = 130
 MAX_KEPT = 20_000  # events

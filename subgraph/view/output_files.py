@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from subgraph.errors import InputError, UsageError
-from subgraph.storage.folders import safe_name
+from subgraph.storage.folders import make_safe_name
 from subgraph.text import is_text
 from subgraph.types import frozen
 
@@ -62,7 +62,7 @@ class OutputFiles:
                 "drop it again",
                 code="view.upload-cut-short",
             )
-        stored = f"{digest.hexdigest()[:8]}-{safe_name(Path(name).stem)[:60]}{suffix}"
+        stored = f"{digest.hexdigest()[:8]}-{make_safe_name(Path(name).stem)[:60]}{suffix}"
         Path(out.name).replace(folder / stored)
         return {"file": stored}
 

@@ -301,7 +301,7 @@ class ViewSession:
         return {
             **to_json(shown),
             "metadata": metadata,
-            "doc": protobuf.doc_text(node.doc_string),
+            "doc": protobuf.read_doc_text(node.doc_string),
             "source": str(origin or ""),
             "known": list(known.get(i, ())),
         }
@@ -421,7 +421,9 @@ class ViewSession:
         """Create a folder for the values of a run, which is removed with the session."""
         with self._lock:
             if self._scratch is None:
-                self._scratch = self._kept.enter_context(folders.scratch(self.files.folder, VALUES))
+                self._scratch = self._kept.enter_context(
+                    folders.make_scratch(self.files.folder, VALUES)
+                )
             return folders.make_numbered_folder(self._scratch, "run")
 
     def tensor(self, asked: TensorRequest) -> JsonObject:
@@ -714,7 +716,7 @@ def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
             yield from _chain(finding.inside)
 
 
-def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> JsonObject:
+def make_error_document(session: ViewSession, error: SubcutError, asked: Fields) -> JsonObject:
     """Return an error for the page; `swap` if start and end the other way round are a region."""
     return {
         "error": error.to_json(),

@@ -31,7 +31,7 @@ from subgraph.view.page_session import (
     StartRequest,
     TensorRequest,
     ViewSession,
-    error_document,
+    make_error_document,
     read_request,
 )
 
@@ -218,7 +218,7 @@ class ViewRequest(BaseHTTPRequestHandler):
             give()
         except SubcutError as e:
             self.close_connection = self.close_connection or ends
-            self._send_json(error_document(self.server.session, e, asked), 400)
+            self._send_json(make_error_document(self.server.session, e, asked), 400)
 
     def _get(self, path: str) -> None:
         if path == "/api/model":

@@ -20,9 +20,9 @@ from subgraph.documents import to_json
 from subgraph.drawing import tensor as drawn
 from subgraph.errors import DataError, InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.model_file import external_files
+from subgraph.graph.model_file import find_external_files
 from subgraph.iterables import flatten, ungroup
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.storage.value_pairs import is_saved, load_pair, read_pairs
 from subgraph.types import Array, JsonObject, frozen
 
@@ -155,7 +155,7 @@ def _list_notes(value: ShownValue, reference: Array, given: Array | None) -> lis
     if given is None:
         lack = "" if value.alone else "no value of this tensor"
     else:
-        lack = f"another shape, {shape_text(given.shape)}" * (given.shape != reference.shape)
+        lack = f"another shape, {format_shape(given.shape)}" * (given.shape != reference.shape)
     if lack:
         notes.append(f"{value.source} gave {lack}: only the reference is shown")
     elif given is not None and value.recorded:
@@ -223,7 +223,7 @@ def open_model(path: Path) -> OpenedModel:
     graph = load(path)
     stamps = {path: stamp}
     with contextlib.suppress(DataError):  # the page shows such a model, and runs raise the error
-        stamps |= {file: _stamp(file) for file in external_files(graph).values()}
+        stamps |= {file: _stamp(file) for file in find_external_files(graph).values()}
     return OpenedModel(graph, stamps)
 
 

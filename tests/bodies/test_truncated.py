@@ -21,7 +21,7 @@ from subgraph.bodies.truncated import (
     truncate_loop,
 )
 from subgraph.graph import graph as graphs
-from subgraph.graph.nested import all_nodes
+from subgraph.graph.nested import iter_nodes
 from subgraph.graph.region import prepare_graph
 
 X = bodies.values(1)
@@ -52,8 +52,8 @@ def test_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_pa
     """A candidate may have no Add for int64: that it refuses one of ours says nothing."""
     body = loop(tmp_path)
     model = truncate_loop(body, TYPES, 2)
-    operators = {node.op_type for node in all_nodes(model.graph.node)}
-    assert operators <= {node.op_type for node in all_nodes(body.graph.model.graph.node)}
+    operators = {node.op_type for node in iter_nodes(model.graph.node)}
+    assert operators <= {node.op_type for node in iter_nodes(body.graph.model.graph.node)}
     made = run(model, t3=X)
     assert [made[name].shape for name in (make_state_name(0), "t6")] == [(2, 3), (2, 2, 3)]
 

@@ -24,7 +24,7 @@ from subgraph.verdict import Signature, Status
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
 
-NAMES = plugins.names("criteria")
+NAMES = plugins.list_names("criteria")
 LAW = settings(max_examples=examples(100), deadline=None, database=None, derandomize=True)
 NAN = math.nan
 INF = math.inf
@@ -65,7 +65,7 @@ def does_not_agree(options: str, reference: Any, candidate: Any, dtype: Any = np
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_explains_itself(name: str) -> None:
-    assert len(plugins.help_of("criteria", name)) > 20
+    assert len(plugins.read_help("criteria", name)) > 20
     assert plugins.load("criteria", name).rule.__doc__
 
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from subgraph import plugins
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.comparison.pair import Pair
 from tests.helpers.examples import examples
 
-NAMES = plugins.names("metrics")
+NAMES = plugins.list_names("metrics")
 METRICS = {name: plugins.load("metrics", name) for name in NAMES}
 LAW = settings(max_examples=examples(120), deadline=None, database=None, derandomize=True)
 
@@ -44,7 +44,7 @@ def test_the_metrics_that_people_ask_for_are_there() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_explains_itself(name: str) -> None:
-    assert len(plugins.help_of("metrics", name)) > 20
+    assert len(plugins.read_help("metrics", name)) > 20
     text = METRICS[name].measure.__doc__ or ""
     # its formula, and what NaN means
     assert any(sign in text for sign in "|Σ≠") and ("NaN" in text)
@@ -249,4 +249,4 @@ def test_ulp_of_complex_numbers_is_that_of_their_parts() -> None:
 @example([1e300, 1e300])
 @example([1e-300, 1e-300])
 def test_the_norm_does_not_overflow_or_underflow(values: list[float]) -> None:
-    assert norm(np.array(values)) == pytest.approx(math.hypot(*values), rel=1e-12, abs=0)
+    assert compute_norm(np.array(values)) == pytest.approx(math.hypot(*values), rel=1e-12, abs=0)

@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 from subgraph.comparison.pair import (
     Pair,
-    comparable,
     compute_differences,
     compute_relative_error,
     compute_relative_l2,
@@ -20,6 +19,7 @@ from subgraph.comparison.pair import (
     count_infinite_only,
     count_nan_only,
     find_worst,
+    pair_if_comparable,
 )
 from subgraph.errors import UnknownName
 from subgraph.verdict import Worst
@@ -201,10 +201,10 @@ def test_any_layout_in_memory_will_do() -> None:
 
 def test_only_tensors_of_one_shape_and_type_are_comparable() -> None:
     ones = np.ones((2, 3), np.float32)
-    found = comparable(ones, ones * 3)
+    found = pair_if_comparable(ones, ones * 3)
     assert found and (found.error, compute_relative_error(found)) == (2.0, 2.0)
     for other in (None, [ones], ones.reshape(3, 2), ones.astype(np.float64)):
-        assert comparable(ones, other) is None and comparable(other, ones) is None
+        assert pair_if_comparable(ones, other) is None and pair_if_comparable(other, ones) is None
 
 
 def test_differences_are_zero_where_both_are_the_same_mask() -> None:

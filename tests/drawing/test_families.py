@@ -9,7 +9,7 @@ import pytest
 
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.network import COLORS, KINDS, OTHER, Network
-from subgraph.drawing.svg import svg
+from subgraph.drawing.svg import draw_svg
 
 
 def light(color: str) -> float:
@@ -36,6 +36,6 @@ def test_each_operator_is_of_one_kind_and_each_kind_has_a_color() -> None:
 
 def test_each_node_has_a_head_of_its_kind() -> None:
     network = Network(["a", "b"], ["Conv", "Add"], [["x"], ["a"]], [["a"], ["b"]], ["x"], ["b"])
-    text = svg(Drawer(network).layout(), style=False)
+    text = draw_svg(Drawer(network).layout(), style=False)
     assert text.count('class="head multiply"') == text.count('class="head other"') == 1
     assert text.count('class="head') == 2, "an input and an output have none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from subgraph.drawing.layout import Drawer, Layout
 from subgraph.drawing.level import Inner
 from subgraph.drawing.network import Network
-from subgraph.drawing.svg import Marks, svg
+from subgraph.drawing.svg import Marks, draw_svg
 
 
 def body(word: str, first: int, inside: dict[int, list[Inner]] | None = None) -> Inner:
@@ -83,8 +83,10 @@ def test_open_group_is_in_its_frame_with_its_number() -> None:
 def test_marks_reach_what_is_inside() -> None:
     drawing = drawer()
     marks = Marks(found=[11], region=[1, *range(3, 15)])
-    assert 'class="box node control region found" data-key="#1"' in svg(drawing.layout(()), marks)
-    assert 'class="box node activation region found" data-key="#11"' in svg(
+    assert 'class="box node control region found" data-key="#1"' in draw_svg(
+        drawing.layout(()), marks
+    )
+    assert 'class="box node activation region found" data-key="#11"' in draw_svg(
         drawing.layout(drawing.openable), marks
     )
 

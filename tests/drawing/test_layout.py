@@ -17,7 +17,7 @@ from subgraph.drawing.groups import MAX_FLAT, Tree, sort_topologically
 from subgraph.drawing.layered import Edge, Item, place_in_layers
 from subgraph.drawing.layout import Box, Drawer, Layout
 from subgraph.drawing.network import Network
-from subgraph.drawing.svg import Marks, svg
+from subgraph.drawing.svg import Marks, draw_svg
 from tests.helpers.examples import examples
 from tests.helpers.random_networks import networks
 
@@ -101,7 +101,7 @@ def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, L
     marks = Marks(
         {0, 1}, {"t0", "in"}, values, {"t1"}, {i: tuple(m) for i, m in enumerate(network.makes)}
     )
-    root = ET.fromstring(svg(layout, marks, '"<title>'))
+    root = ET.fromstring(draw_svg(layout, marks, '"<title>'))
     assert root.tag.endswith("svg")
     assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {
         *"svg style g rect text title path".split()

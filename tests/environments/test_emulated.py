@@ -50,7 +50,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LOG", str(tmp_path / "log"))
     monkeypatch.setattr(emulated, "is_own", lambda _: False)
-    emulated.version.cache_clear()
+    emulated.find_emulator_version.cache_clear()
     return tmp_path / "log"
 
 
@@ -136,7 +136,7 @@ def test_distribution_without_its_packages_is_a_clear_error(
 
 
 def test_older_emulator_is_named_where_a_kernel_crashes_in_it(stand_ins: Path) -> None:
-    assert has_line(emulated.version("aarch64"), "qemu 7.2.22", "10")
+    assert has_line(emulated.find_emulator_version("aarch64"), "qemu 7.2.22", "10")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 from fixtures.toy_releases import wheel
 from subgraph.environments.installation import Installation, make
 from subgraph.errors import BackendError
-from subgraph.storage.folders import cache_folder
+from subgraph.storage.folders import find_cache_folder
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import SOON
@@ -89,7 +89,9 @@ def gate(uv_log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 def left_behind() -> list[str]:
-    return [p.name for p in cache_folder("environments").iterdir() if not p.name.endswith(".lock")]
+    return [
+        p.name for p in find_cache_folder("environments").iterdir() if not p.name.endswith(".lock")
+    ]
 
 
 def test_large_file_is_told_with_its_size_as_it_comes(
@@ -216,7 +218,7 @@ def test_cache_that_cannot_be_written_is_a_temporary_folder(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    folder = cache_folder("environments")
+    folder = find_cache_folder("environments")
     assert folder.is_dir()
     assert tmp_path not in folder.parents
 
@@ -226,10 +228,10 @@ def test_cache_that_cannot_be_written_is_a_temporary_folder(
 def test_cache_that_others_can_write_is_not_used(
     open_folder: str, uv_log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    planted = cache_folder("environments")
+    planted = find_cache_folder("environments")
     assert planted == tmp_path / "cache/subcut/environments"
     (tmp_path / open_folder).chmod(0o777)
-    assert cache_folder("environments") != planted
+    assert find_cache_folder("environments") != planted
     assert str(tmp_path / "cache") in caplog.text
 
 

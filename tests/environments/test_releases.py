@@ -10,10 +10,15 @@ import pytest
 
 from fixtures.toy_releases import wheel
 from subgraph.environments import releases
-from subgraph.environments.installation import Installation, list_environments, make, requirements
+from subgraph.environments.installation import (
+    Installation,
+    list_environments,
+    make,
+    read_requirements,
+)
 from subgraph.errors import BackendError, UnknownName, UsageError
 from subgraph.runtime.candidate import parse
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.tensors import find_dtype
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import run_program
@@ -21,13 +26,13 @@ from tests.helpers.run_command import run_program
 
 def test_each_backend_with_releases_names_its_package() -> None:
     named = {
-        name: releases.package(name)[0]
+        name: releases.find_package(name)[0]
         for name in ("ort", "openvino", "opencv", "tract", "mnn", "ncnn")
     }
     assert named["ort"] == "onnxruntime"
     assert named["opencv"] == "opencv-python-headless"
     with raises(UsageError, "release.unsupported", "cmd") as error:
-        releases.package("cmd")
+        releases.find_package("cmd")
     assert has_line(
         error.value.hint, "litert, mnn", ", ncnn, opencv", ", openvino, ort", ", tract, web"
     )
@@ -91,7 +96,7 @@ def test_releases_of_a_folder_are_listed_installed_and_removed(
     assert releases.find_installed(str(backend)) == []
     python = make(Installation(("toyruntime==1.9",), sources, alone=True))
     assert releases.find_installed(str(backend)) == ["1.9"]
-    assert [requirements(folder) for folder in list_environments()] == [["toyruntime==1.9"]]
+    assert [read_requirements(folder) for folder in list_environments()] == [["toyruntime==1.9"]]
     assert python.exists()
 
 
@@ -161,4 +166,4 @@ def test_interpreter_without_ml_dtypes_says_which_type_needs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with raises(BackendError, "package.not-installed", "bfloat16"):
-        np_dtype("bfloat16")
+        find_dtype("bfloat16")

@@ -14,7 +14,7 @@ import subgraph
 from fixtures import graphs, oracle
 from subgraph.errors import ModelError
 from subgraph.graph import graph, protobuf
-from subgraph.graph.cut import cut, structure_problem
+from subgraph.graph.cut import cut, find_structure_problem
 from subgraph.graph.region import prepare_graph
 from subgraph.graph.value_types import DeclaredTensor
 from subgraph.storage.tensors import Record, save
@@ -301,13 +301,13 @@ def test_last_node_that_only_passes_on_is_cut(tmp_path: Path) -> None:
     )
     c = cut(g, "a", "choose")
     assert set(c.inputs) == {"x", "c", "b"}
-    assert structure_problem(c.model) is None
+    assert find_structure_problem(c.model) is None
 
 
 def test_structure_names_the_tensor_without_a_producer() -> None:
     def problem(nodes: str) -> str:
         made = text_models.model(f"g (float[1] x) => (float[1] y) {{ {nodes} }}")
-        return structure_problem(made) or ""
+        return find_structure_problem(made) or ""
 
     assert problem("[relu] a = Relu(x) [neg] y = Neg(a)") == ""
     assert has_line(problem("[neg] y = Neg(a) [relu] a = Relu(x)"), "'a'", "'neg'")

@@ -26,9 +26,9 @@ from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region, build_region
-from subgraph.runtime.capture import capture_samples, inputs_needed
+from subgraph.runtime.capture import capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import Reference, threads
+from subgraph.runtime.reference import Reference, count_threads
 from subgraph.storage.tensors import Record, save
 from tests.helpers import chain_models, text_models
 from tests.helpers.budget import within
@@ -71,7 +71,7 @@ def captured(
     """Values of all boundary tensors of the regions, and their folder."""
     names = list(dict.fromkeys(n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)))
     above = region.find_upstream(g, names)
-    samples = Feeding(shapes=shapes or {}).plan(g, inputs_needed(g, above, names))
+    samples = Feeding(shapes=shapes or {}).plan(g, list_needed_inputs(g, above, names))
     into = folder / "captured"
     into.mkdir()
     (sample,) = capture_samples(
@@ -156,7 +156,7 @@ def lawful(p: MergedCut) -> None:
     large = [
         t.name.partition("/")[2]
         for t in p.model.graph.initializer
-        if protobuf.nbytes(t) > SHARED_BYTES
+        if protobuf.count_bytes(t) > SHARED_BYTES
     ]
     assert len(set(large)) == len(large)
 
@@ -678,7 +678,7 @@ def test_single_nodes_of_a_resnet_with_optimizations(
 
 def optimized(model: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads()
+    options.intra_op_num_threads = count_threads()
     options.log_severity_level = 4
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     made = [o.name for o in session.get_outputs()]

@@ -36,15 +36,15 @@ def _nested() -> onnx.ModelProto:
 def test_nodes_come_outer_first_and_in_order() -> None:
     model = _nested()
     branch = ["If", "Outer", "Outer", "Constant"]
-    assert [n.op_type for n in nested.all_nodes(model.graph.node)] == ["If", *branch, *branch]
-    assert [n.op_type for n in nested.model_nodes(model)] == [
+    assert [n.op_type for n in nested.iter_nodes(model.graph.node)] == ["If", *branch, *branch]
+    assert [n.op_type for n in nested.iter_model_nodes(model)] == [
         "If",
         *branch,
         *branch,
         "Relu",
         "Inner",
     ]
-    assert [g.name for g in nested.all_graphs(model.graph)] == [
+    assert [g.name for g in nested.iter_graphs(model.graph)] == [
         "g",
         *["branch", "deep", "deep"] * 2,
     ]
@@ -55,7 +55,7 @@ def test_bodies_are_named_by_their_attributes() -> None:
     assert [name for name, _ in nested.iter_named_bodies(node)] == ["else_branch", "then_branch"]
     several = helper.make_node("Custom", [], ["y"], domain="own")
     several.attribute.add(name="graphs", type=nested.GRAPHS_ATTRIBUTE).graphs.extend(
-        nested.bodies(node)
+        nested.list_bodies(node)
     )
     assert [name for name, _ in nested.iter_named_bodies(several)] == ["graphs[0]", "graphs[1]"]
 
@@ -80,21 +80,21 @@ def test_attribute_has_the_kind_of_its_default(written: Any, default: Any, read:
     node = helper.make_node("Own", [], ["y"])
     kind = onnx.AttributeProto.INTS if written == [] else None
     node.attribute.append(helper.make_attribute("a", written, attr_type=kind))
-    assert nested.attribute(node, "a", default) == read
-    assert nested.attribute(node, "b", default) == default
+    assert nested.get_attribute(node, "a", default) == read
+    assert nested.get_attribute(node, "b", default) == default
 
 
 def test_tensors_are_found_at_any_depth() -> None:
     model = _nested()
     model.graph.sparse_initializer.add()
-    names = [t.name for t in nested.all_tensors(model.graph)]
+    names = [t.name for t in nested.iter_tensors(model.graph)]
     assert names == ["", "", *["w", "w", "kt"] * 2]
-    assert list(nested.all_tensors(model.functions[0])) == []
+    assert list(nested.iter_tensors(model.functions[0])) == []
 
 
 def test_functions_are_called_from_bodies_and_through_others() -> None:
     model = _nested()
-    functions = nested.functions_of(model)
+    functions = nested.list_functions(model)
     assert list(functions) == [("local", "Inner", ""), ("local", "Outer", "")]
     assert nested.find_called(model.graph.node, functions) == set(functions)
     assert nested.find_called([helper.make_node("Relu", ["a"], ["b"])], functions) == set()
@@ -114,20 +114,24 @@ def test_elements_of_a_field_can_be_its_own() -> None:
 def test_imported_versions_are_found() -> None:
     model = _nested()
     assert opsets.read_imports(model) == {"": 17, "local": 1}
-    assert opsets.opset_of(model) == 17
+    assert opsets.get_opset(model) == 17
     del model.opset_import[:]
-    assert (opsets.opset_of(model), opsets.opset_of(model, 0)) == (1, 0)
+    assert (opsets.get_opset(model), opsets.get_opset(model, 0)) == (1, 0)
     model.opset_import.add(domain="ai.onnx", version=9)
     assert opsets.read_imports(model) == {"": 9}
 
 
 def test_schema_is_found_for_any_version() -> None:
-    assert opsets.schema("Relu", 17).since_version == 14
-    assert [opsets.schema("Relu", version) for version in (0, -1, 1 << 70)] == [None, None, None]
-    assert opsets.schema("Relu", 17, "own") is None
+    assert opsets.find_schema("Relu", 17).since_version == 14
+    assert [opsets.find_schema("Relu", version) for version in (0, -1, 1 << 70)] == [
+        None,
+        None,
+        None,
+    ]
+    assert opsets.find_schema("Relu", 17, "own") is None
 
 
 def test_nodes_newer_than_an_opset_are_found() -> None:
-    assert [(n.op_type, since) for n, since in opsets.newer_than(_nested(), 13)] == [
+    assert [(n.op_type, since) for n, since in opsets.find_newer_nodes(_nested(), 13)] == [
         ("If", 16)
     ] * 3 + [("Relu", 14)]

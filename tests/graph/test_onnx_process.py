@@ -22,7 +22,7 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.graph import onnx_process, shape_inference
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.onnx_process import HIDDEN, OnnxError, OnnxProcess, convert_model
-from subgraph.graph.opsets import opset_of
+from subgraph.graph.opsets import get_opset
 from tests.helpers import text_models
 from tests.helpers.process_backends import until
 from tests.helpers.refusals import raises
@@ -192,7 +192,7 @@ def clip(tmp_path: Path) -> Graph:
 
 def test_node_without_an_adapter_is_unchanged_if_it_fits(clip: Graph) -> None:
     model, unchanged = convert_model(onnx.load(clip.path), clip.path, 11)
-    assert opset_of(model) == 11
+    assert get_opset(model) == 11
     assert "Clip" in unchanged
     assert {node.domain for node in model.graph.node} == {""}
     assert HIDDEN not in {entry.domain for entry in model.opset_import}
@@ -239,7 +239,7 @@ def test_convert_checks_the_outputs(
     assert done.exit_code == 0
     assert done.document["path"] == "model-opset11.onnx"
     assert [row["status"] for row in done.document["outputs"]] == ["same"]
-    assert opset_of(onnx.load("model-opset11.onnx")) == 11
+    assert get_opset(onnx.load("model-opset11.onnx")) == 11
 
 
 def test_conversion_that_changes_an_output_is_wrong(

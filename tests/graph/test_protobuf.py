@@ -49,7 +49,7 @@ def test_the_classes_are_onnxs_own_whoever_comes_first(tmp_path: Path) -> None:
     """`onnx_ml_pb2` is loaded without the package around it; a later `import onnx` gives the same
     classes."""
     lines = (
-        "import sys; from subgraph.graph import protobuf; mine = protobuf.protos().ModelProto",
+        "import sys; from subgraph.graph import protobuf; mine = protobuf.load_protos().ModelProto",
         "assert 'onnx' not in sys.modules",
         (
             "import onnx; assert onnx.ModelProto is mine;"
@@ -295,7 +295,7 @@ def test_damaged_declaration_is_found_when_it_is_needed(
     ],
 )
 def test_weight_has_its_size(dtype: int, shape: tuple[int, ...], size: int) -> None:
-    assert protobuf.nbytes(TensorProto(data_type=dtype, dims=shape)) == size
+    assert protobuf.count_bytes(TensorProto(data_type=dtype, dims=shape)) == size
 
 
 KNOWN = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}  # to the installed onnx
@@ -323,7 +323,7 @@ def test_weight_without_a_size_is_refused(dtype: int, dims: tuple[int, ...]) -> 
     # as a damaged file has it: the class itself takes no unknown type
     wire_type = b"\x10" + bytes([dtype])
     with pytest.raises(ModelError, match="'w'"):
-        protobuf.nbytes(TensorProto.FromString(tensor.SerializeToString() + wire_type))
+        protobuf.count_bytes(TensorProto.FromString(tensor.SerializeToString() + wire_type))
 
 
 def external(**entries: str) -> onnx.TensorProto:
@@ -418,10 +418,10 @@ def test_the_digest_of_weights_is_of_their_values(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(range(16)))
     (tmp_path / "b").write_bytes(bytes(8) + bytes(range(16)))
     model = tmp_path / "model.onnx"
-    here = protobuf.weights_digest([external(location="a")], model)
-    assert here == protobuf.weights_digest([external(location="b", offset="8")], model)
-    assert here != protobuf.weights_digest([external(location="b", offset="4")], model)
-    assert protobuf.weights_digest([], model) == ""
+    here = protobuf.digest_weights([external(location="a")], model)
+    assert here == protobuf.digest_weights([external(location="b", offset="8")], model)
+    assert here != protobuf.digest_weights([external(location="b", offset="4")], model)
+    assert protobuf.digest_weights([], model) == ""
 
 
 # ------------------------------------------------------------ writing

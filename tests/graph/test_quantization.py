@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from subgraph.graph.quantization import find_squashed, is_quantized, scales_of
+from subgraph.graph.quantization import find_squashed, find_tensor_scales, is_quantized
 from subgraph.storage.dtypes import Scale
 from tests.helpers import text_models
 
@@ -50,7 +50,7 @@ def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
         y = DequantizeLinear(p, s, z)
     }"""
     plain = Scale((0.25,), (3,))
-    assert scales_of(text_models.load(tmp_path, text)) == {
+    assert find_tensor_scales(text_models.load(tmp_path, text)) == {
         "q": plain,
         "p": plain,
         "per": Scale((0.5, 0.25), (0, -4)),
@@ -81,7 +81,7 @@ def test_scale_is_traced_back_from_where_values_are_dequantized(
     """As tf2onnx writes an int8 model: its input is transposed before it is dequantized. Weights
     are no such values."""
     graph = text_models.load(tmp_path, TRACED.replace("CONCAT", node))
-    assert scales_of(graph) == dict.fromkeys(traced.split(), Scale((0.25,), (3,)))
+    assert find_tensor_scales(graph) == dict.fromkeys(traced.split(), Scale((0.25,), (3,)))
 
 
 @pytest.mark.parametrize(("readers", "step"), [("y = Neg(a)", 0.5), ("y = Add(a, b)", 0.25)])
@@ -96,7 +96,7 @@ def test_scale_of_codes_is_the_one_that_all_readers_take(
         {"b = DequantizeLinear(q, u)" * ("b" in readers)}
         {readers}
     }}"""
-    assert scales_of(text_models.load(tmp_path, text))["q"] == Scale((step,), (0,))
+    assert find_tensor_scales(text_models.load(tmp_path, text))["q"] == Scale((step,), (0,))
 
 
 @pytest.mark.parametrize(

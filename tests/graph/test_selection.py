@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.selection import find_fitting_tensors, select, select_tensor
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from tests.helpers import text_models
 from tests.helpers.budget import within
 from tests.helpers.chain_models import chain
@@ -143,7 +143,7 @@ def test_tensor_is_found_by_its_producer(g: Graph) -> None:
 )
 def test_unknown_name_has_the_nearest_names(word: str, best: str) -> None:
     names = [f"{op}_{i}" for i in range(30) for op in ("conv", "relu", "pool")]
-    found = nearest(word, names)
+    found = find_nearest(word, names)
     assert len(found) == 3 and best in found
 
 
@@ -154,10 +154,10 @@ def test_the_nearest_of_a_great_many_names_are_found_soon() -> None:
         f"/blocks.{i}/attention/output/dense/MatMul_{k}" for i in range(20_000) for k in range(8)
     ]
     with within(8):
-        assert "/blocks.7/attention/output/dense/MatMul_3" in nearest(
+        assert "/blocks.7/attention/output/dense/MatMul_3" in find_nearest(
             "blocks.7/attention/output/dense/MatMul_3", names
         )
-        assert len(nearest("nothing like it", names)) == 3
+        assert len(find_nearest("nothing like it", names)) == 3
 
 
 @pytest.mark.parametrize(

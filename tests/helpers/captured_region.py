@@ -17,7 +17,7 @@ from subgraph.graph import region
 from subgraph.graph.graph import Graph
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, load, save, type_of
+from subgraph.storage.tensors import Record, find_type, load, save
 from tests.helpers import text_models
 
 Array = np.ndarray[Any, Any]
@@ -40,7 +40,9 @@ class CapturedRegion:
         self.region = region.find_region(graph, (), ())
         folder = graph.path.parent / "captured"
         folder.mkdir(exist_ok=True)
-        inputs = [save(n, v, type_of(v), folder, f"i{k}") for k, (n, v) in enumerate(feeds.items())]
+        inputs = [
+            save(n, v, find_type(v), folder, f"i{k}") for k, (n, v) in enumerate(feeds.items())
+        ]
         reference.load("region", graph.path)
         outputs = reference.run(
             "region", folder, {n: f"o{k}" for k, n in enumerate(self.region.outputs)}, inputs
@@ -127,6 +129,6 @@ def fed(folder: Path, **values: object) -> dict[str, Record]:
     folder.mkdir(exist_ok=True)
     arrays = {name: np.asarray(value) for name, value in values.items()}
     return {
-        n: save(n, a, type_of(a), folder, n).rebase(str(folder.resolve()))
+        n: save(n, a, find_type(a), folder, n).rebase(str(folder.resolve()))
         for n, a in arrays.items()
     }

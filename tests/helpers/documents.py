@@ -10,7 +10,7 @@ from subgraph.errors import InputError
 
 def problem(document: Any) -> str:
     """Return the first place at which a result is not of its schema; "" if it is."""
-    return find_departure(document, results.type_of(document.get("schema", "subcut.bisect/1")))
+    return find_departure(document, results.find_type(document.get("schema", "subcut.bisect/1")))
 
 
 def find_departure(document: object, kind: type) -> str:

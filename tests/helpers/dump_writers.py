@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from subgraph.recordings.dumps import _ascend, _text
 from subgraph.storage import dtypes
 from subgraph.storage.convert import encode_raw
-from subgraph.storage.folders import is_outside, safe_names
+from subgraph.storage.folders import is_outside, make_safe_names
 from subgraph.storage.tensors import NOT_NUMPY
 
 Array = npt.NDArray[Any]
@@ -45,7 +45,7 @@ def dtype_of(array: Array) -> str:
 
 def write_ascend(tensors: Tensors, folder: Path) -> None:
     """One file per tensor, each an op of its name with one output in the model's layout."""
-    stems = safe_names(_ascend.plain(name) for name in tensors)
+    stems = make_safe_names(_ascend.plain(name) for name in tensors)
     for k, (name, array) in enumerate(tensors.items()):
         dtype = dtype_of(array)
         data = encode_raw(array, dtype)
@@ -73,7 +73,7 @@ def write_mnn(tensors: Tensors, folder: Path) -> None:
 
 def write_npy(tensors: Tensors, folder: Path) -> None:
     """One .npy per tensor."""
-    stems = safe_names(tensors)
+    stems = make_safe_names(tensors)
     for name, array in tensors.items():
         np.save(
             folder / f"{stems[name]}.npy",
@@ -104,7 +104,7 @@ def write_polygraphy(tensors: Tensors, folder: Path) -> None:
 
 def write_qnn(tensors: Tensors, folder: Path) -> None:
     """Inputs for qnn-net-run: float32 .raw files and input_list.txt."""
-    stems = safe_names(tensors)
+    stems = make_safe_names(tensors)
     words = []
     for name, array in tensors.items():
         if ":=" in name or name.split() != [name]:
@@ -116,7 +116,7 @@ def write_qnn(tensors: Tensors, folder: Path) -> None:
 
 def write_raw(tensors: Tensors, folder: Path) -> None:
     """A .bin per tensor, little-endian, and a manifest.json."""
-    stems = safe_names(tensors)
+    stems = make_safe_names(tensors)
     listed = []
     for name, array in tensors.items():
         dtype = dtype_of(array)
@@ -128,7 +128,7 @@ def write_raw(tensors: Tensors, folder: Path) -> None:
 
 def write_text(tensors: Tensors, folder: Path) -> None:
     """One .txt per tensor, one value per line, with as many digits as its type has."""
-    stems = safe_names(tensors)
+    stems = make_safe_names(tensors)
     for name, array in tensors.items():
         form = PRINTED.get(array.dtype.name, "%d" if array.dtype.kind in "iub" else "%.9g")
         (folder / f"{stems[name]}.txt").write_text(format_lines(array, form), encoding="ascii")

@@ -19,7 +19,7 @@ from subgraph import plugins
 from subgraph.types import Array
 
 OURS = ROOT / "fixtures/dumps"
-FORMATS = plugins.names("dumps")
+FORMATS = plugins.list_names("dumps")
 
 
 def ieb(array: Array, number: int, size: int | None = None) -> bytes:

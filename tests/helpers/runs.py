@@ -34,7 +34,7 @@ def evaluate(
 def save_records(feeds: Mapping[str, Any], folder: Path) -> list[tensors.Record]:
     """Save values, which a worker is fed with, in a folder."""
     return [
-        tensors.save(n, v, tensors.type_of(v), folder, f"in{i}")
+        tensors.save(n, v, tensors.find_type(v), folder, f"in{i}")
         for i, (n, v) in enumerate(feeds.items())
     ]
 

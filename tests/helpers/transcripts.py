@@ -163,7 +163,7 @@ def _steady_lines(text: str) -> list[str]:
 
 def show(item: Any) -> None:
     """Print the text of the HTML that a notebook shows for an object."""
-    print(html_text(notebook.html(item)))
+    print(html_text(notebook.render_html(item)))
 
 
 def html_text(page: str) -> str:

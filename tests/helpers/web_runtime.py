@@ -7,7 +7,7 @@ from importlib import util
 from pathlib import Path
 
 from subgraph.runtime.backends import web
-from subgraph.storage.folders import cache_folder
+from subgraph.storage.folders import find_cache_folder
 
 FETCHED = Path(__file__).parents[2] / "build" / "cache" / "subcut" / "web"
 
@@ -15,8 +15,8 @@ FETCHED = Path(__file__).parents[2] / "build" / "cache" / "subcut" / "web"
 def borrow_release() -> None:
     """Have the tests' own cache hold what make has fetched."""
     if FETCHED.is_dir() and hasattr(os, "symlink"):
-        cache_folder("web").rmdir()
-        cache_folder("").joinpath("web").symlink_to(FETCHED, target_is_directory=True)
+        find_cache_folder("web").rmdir()
+        find_cache_folder("").joinpath("web").symlink_to(FETCHED, target_is_directory=True)
 
 
 def lacking() -> str:

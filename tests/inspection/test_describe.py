@@ -29,7 +29,7 @@ from subgraph.commands.inspect import inspect
 from subgraph.errors import InputError, ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.onnx_process import OnnxProcess
-from subgraph.graph.opsets import type_text
+from subgraph.graph.opsets import format_schema_type
 from subgraph.inspection import describe, ranges, summary, validate
 from subgraph.inspection.ranges import Range
 from subgraph.inspection.validate import Problem
@@ -338,14 +338,19 @@ def test_type_names_are_those_of_the_schemas() -> None:
     wanted = {
         t for s in onnx.defs.get_all_schemas() for p in (*s.inputs, *s.outputs) for t in p.types
     }
-    plain = {type_text(helper.make_tensor_type_proto(number, None)) for number in dtypes.TYPES}
+    plain = {
+        format_schema_type(helper.make_tensor_type_proto(number, None)) for number in dtypes.TYPES
+    }
     assert {t for t in wanted if t.startswith("tensor(")} - plain <= {
         "tensor(float6e2m3)",
         "tensor(float6e3m2)",
     }
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))
-    assert type_text(helper.make_optional_type_proto(sequence)) == "optional(seq(tensor(float)))"
-    assert type_text(onnx.TypeProto()) == ""
+    assert (
+        format_schema_type(helper.make_optional_type_proto(sequence))
+        == "optional(seq(tensor(float)))"
+    )
+    assert format_schema_type(onnx.TypeProto()) == ""
 
 
 @pytest.mark.turns(3)

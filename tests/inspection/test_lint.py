@@ -36,7 +36,7 @@ from tests.helpers.refusals import raises
 from tests.helpers.run_command import subcut
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
-RULES = plugins.names("lint")
+RULES = plugins.list_names("lint")
 
 
 def keep(model: onnx.ModelProto) -> None:
@@ -389,7 +389,7 @@ def test_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_a_docstring_a_check_and_a_model_here(rule: str) -> None:
     module = plugins.load("lint", rule)
-    assert module.check.__doc__ and (help_text := plugins.help_of("lint", rule)).endswith(".")
+    assert module.check.__doc__ and (help_text := plugins.read_help("lint", rule)).endswith(".")
     assert len(help_text) < 120
     assert rule in {case.rule for case in CASES}
     tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))

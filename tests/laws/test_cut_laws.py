@@ -31,10 +31,10 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import find_kinds
 from subgraph.graph.region import prepare_graph
 from subgraph.graph.value_types import find_value_infos
-from subgraph.runtime.capture import capture_samples, inputs_needed
+from subgraph.runtime.capture import capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
-from subgraph.runtime.reference import Reference, threads
+from subgraph.runtime.reference import Reference, count_threads
 from tests.helpers.examples import examples as fewer
 from tests.helpers.walked_files import walk_files
 
@@ -201,10 +201,10 @@ def test_captured_values_are_those_of_the_whole_model(
         g = graph.load(path)
         above = region.find_upstream(g, chosen)
         assert set(above.nodes) | set(above.pulled) == oracle.ancestors_of(model, chosen)
-        samples = Feeding().plan(g, inputs_needed(g, above, chosen))
+        samples = Feeding().plan(g, list_needed_inputs(g, above, chosen))
         stems = {name: f"t{i}" for i, name in enumerate(chosen)}
         (captured,) = capture_samples(reference, g, above, stems, samples, path.parent)
-        values = whole(path, fed(g), chosen, threads())
+        values = whole(path, fed(g), chosen, count_threads())
         for name in chosen:
             file = path.parent / "0" / captured.tensors[name].files[0]
             assert not oracle.differences(values[name], np.load(file)), name

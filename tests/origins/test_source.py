@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from subgraph import plugins
-from subgraph.documents import schema
+from subgraph.documents import make_schema
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.selection import select
 from subgraph.origins.source import MAX_METADATA_CHARACTERS, Source, find_source, parse_module_path
 from subgraph.reports import render_document
-from subgraph.results import parse, type_of
+from subgraph.results import find_type, parse
 from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import in_process
@@ -177,7 +177,7 @@ def test_compare_names_the_line(tmp_path: Path) -> None:
         table,
     )
     assert f"source            {LINE}" in shown.text
-    jsonschema.validate(shown.document, schema(type_of("subcut.compare/1")))
+    jsonschema.validate(shown.document, make_schema(find_type("subcut.compare/1")))
     assert shown.document["rows"][0]["source"]["code"] == CODE
     assert next(csv.DictReader(table.read_text().splitlines()))["source"].endswith(CODE)
     for form in ("html", "md", "text", "csv"):
@@ -189,7 +189,7 @@ def test_finding_names_the_line(tmp_path: Path) -> None:
     document = in_process(
         "bisect", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "-o", tmp_path / "out"
     ).document
-    jsonschema.validate(document, schema(type_of("subcut.bisect/1")))
+    jsonschema.validate(document, make_schema(find_type("subcut.bisect/1")))
     assert document["findings"][0]["nodes"] == ["node_linear"]
     assert document["findings"][0]["sources"][0]["module"] == "mix.qkv"
     for form in ("html", "md", "text"):
@@ -207,6 +207,6 @@ def test_interval_of_a_recording_names_the_line(tmp_path: Path) -> None:
     shown = in_process("compare", model, "--recorded", dump, "-o", tmp_path / "out")
     assert f"; from {LINE}" in shown.text
     shown = in_process("bisect", model, "--recorded", dump, "-o", tmp_path / "out")
-    jsonschema.validate(shown.document, schema(type_of("subcut.recorded/1")))
+    jsonschema.validate(shown.document, make_schema(find_type("subcut.recorded/1")))
     assert f"from {LINE}" in shown.text
     assert shown.document["findings"][0]["suspects"][0]["source"]["module"] == "mix.qkv"

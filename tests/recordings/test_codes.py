@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.oracle import tapped
 from subgraph.graph.graph import load
-from subgraph.graph.quantization import code_scales
+from subgraph.graph.quantization import find_code_scales
 from subgraph.recordings.matching.align import absorb_requantization
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import Scale
@@ -112,7 +112,7 @@ def test_codes_with_the_recording_s_own_scale(
 
 def test_the_real_tensors_beside_codes_have_their_scale(tmp_path: Path) -> None:
     onnx.save(net(True), tmp_path / "net.onnx")
-    scales = code_scales(load(tmp_path / "net.onnx"))
+    scales = find_code_scales(load(tmp_path / "net.onnx"))
     assert scales.keys() == {"a", "codes", "real"} and {s.zero for s in scales.values()} == {
         (ZERO,)
     }

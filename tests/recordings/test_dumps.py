@@ -74,18 +74,18 @@ def some(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
         return np.array([f"w{n}" for n in range(math.prod(shape))], object).reshape(shape)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    bits = dtypes.bits_of(dtype)
+    bits = dtypes.count_bits(dtype)
     if bits < 8:
         return tensors.from_bits(rng.integers(0, 1 << bits, shape).astype(np.uint8), dtype)
     raw = rng.integers(0, 256, math.prod(shape) * bits // 8).astype(np.uint8)
-    return raw.view(tensors.np_dtype(dtype)).reshape(shape)
+    return raw.view(tensors.find_dtype(dtype)).reshape(shape)
 
 
 def small(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
     """Values that text of six digits holds."""
     rng = np.random.default_rng(seed)
     return (rng.integers(-100, 100, shape) / (64 if "float" in dtype else 1)).astype(
-        tensors.np_dtype(dtype)
+        tensors.find_dtype(dtype)
     )
 
 
@@ -155,7 +155,7 @@ def test_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
         raw = e.load()
         value = e.read()
         assert e.shape is None or raw.shape == e.shape
-        assert raw.dtype == tensors.np_dtype(e.dtype)
+        assert raw.dtype == tensors.find_dtype(e.dtype)
         assert value.size <= raw.size and e.original_shape in (None, value.shape)
     plain = getattr(module, "plain", str)
     for name in ("/blk/conv:0", "a.b c", "_x_", "Σ", "a\\b-c"):

@@ -32,7 +32,7 @@ from subgraph.recordings.matching.align import iter_alignments, iter_foldings
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.matching.names import ModelNames
 from subgraph.runtime.reference import Reference
-from subgraph.storage.folders import safe_name
+from subgraph.storage.folders import make_safe_name
 from subgraph.types import Array
 from tests.helpers.compared_dumps import ComparedDump, compare_dump
 from tests.helpers.facts import has_line
@@ -89,7 +89,7 @@ def compared(others: Path, tmp_path: Path, reference: Reference) -> Callable[...
 
 
 def written(
-    folder: Path, tensors: Mapping[str, Array], name: Callable[[str], str] = safe_name
+    folder: Path, tensors: Mapping[str, Array], name: Callable[[str], str] = make_safe_name
 ) -> Path:
     for tensor, value in tensors.items():
         path = folder / f"{name(tensor)}.npy"
@@ -104,7 +104,9 @@ def written(
 def test_names_that_others_give(others: Path) -> None:
     graph = load(others / "resnet.onnx")
     names = ModelNames(
-        graph, [n for i in range(len(graph.nodes)) for n in graph.makes[i]], lambda n: safe_name(n)
+        graph,
+        [n for i in range(len(graph.nodes)) for n in graph.makes[i]],
+        lambda n: make_safe_name(n),
     )
     assert names.likely("/Concat_output_0-rs")[0] == "/Concat_output_0"
     assert names.likely("layer1.1.conv2")[0] == f"{FAULTY}_output_0"
@@ -331,7 +333,7 @@ def test_three_printed_digits_are_no_alarm(
     values: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     for name, value in values.items():
-        np.savetxt(tmp_path / f"{safe_name(name)}.txt", value.reshape(-1), "%.3f")
+        np.savetxt(tmp_path / f"{make_safe_name(name)}.txt", value.reshape(-1), "%.3f")
     found = compared(tmp_path)
     assert not found.run.failing and len(found.run.rows) == 29
 
@@ -342,7 +344,7 @@ def test_one_digit_is_too_few_to_agree(
 ) -> None:
     """It hides an error of 5 % of a tensor of size one."""
     for name, value in values.items():
-        np.savetxt(tmp_path / f"{safe_name(name)}.txt", value.reshape(-1), "%.1f")
+        np.savetxt(tmp_path / f"{make_safe_name(name)}.txt", value.reshape(-1), "%.1f")
     rows = compared(tmp_path).run.rows.values()
     assert not any(row.failing for row in rows)
     assert any(has_line(row.why, "0.1", "digits") for row in rows)
@@ -526,7 +528,7 @@ def test_ncnns_text_has_a_shape(depth: int, tmp_path: Path) -> None:
 def _ncnn(folder: Path, tensors: Mapping[str, Array]) -> None:
     for name, value in tensors.items():
         if value.ndim == 4:
-            (folder / f"{safe_name(name)}.txt").write_text(producers.ncnn_text(value[0]))
+            (folder / f"{make_safe_name(name)}.txt").write_text(producers.ncnn_text(value[0]))
 
 
 def _aimet(folder: Path, tensors: Mapping[str, Array], *, nhwc: bool) -> None:

@@ -35,12 +35,12 @@ from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
 from subgraph.commands import load_module, options
 from subgraph.commands.report import read, report
-from subgraph.documents import from_json, schema, to_json
+from subgraph.documents import from_json, make_schema, to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import add_answer, answer, cleaned, render_document, text as text_form
 from subgraph.reports._answer import OF_SEARCH
 from subgraph.reports.text import first_lines
-from subgraph.results import parse, type_of
+from subgraph.results import find_type, parse
 from subgraph.results.bisect import BisectDocument
 from subgraph.system import quote
 from subgraph.text import FORMULA, describe_prediction
@@ -49,7 +49,7 @@ from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
 
 QUOTED = quote("a b.npy")
-FORMS = plugins.names("reports")
+FORMS = plugins.list_names("reports")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufffe\uffff]")
 SCRIPT = resources.files("subgraph.reports").joinpath("page.js").read_text(encoding="utf-8")
 PLAIN = [f"node{i}" for i in range(len(HOSTILE))]
@@ -105,7 +105,7 @@ def test_every_form_names_a_file_of_its_own() -> None:
 @cache
 def validator(kind: type) -> Any:
     """A full validator of the schema of a kind of document."""
-    rule = schema(kind)
+    rule = make_schema(kind)
     of = pytest.importorskip("jsonschema").Draft202012Validator
     of.check_schema(rule)
     return of(rule)
@@ -116,7 +116,7 @@ def validator(kind: type) -> Any:
 def test_samples_are_of_the_schema(name: str) -> None:
     document = ALL[name]()
     assert problem(document) == ""
-    validator(type_of(document["schema"])).validate(document)
+    validator(find_type(document["schema"])).validate(document)
 
 
 def changed(value: Any, change: Any) -> Iterator[Any]:
@@ -139,7 +139,7 @@ def changed(value: Any, change: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky", "compared", "interval"])
 def test_departure_is_the_one_of_a_full_validator(name: str, change: Any) -> None:
     document = ALL[name]()
-    valid = validator(type_of(document["schema"])).is_valid
+    valid = validator(find_type(document["schema"])).is_valid
     document |= {
         key: (document[key] or [])[:2] for key in ("profile", "steps", "rows") if key in document
     }

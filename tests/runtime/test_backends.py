@@ -114,7 +114,10 @@ OF_ONE_MODEL = {"torch", "litert"}
 
 
 @pytest.fixture(
-    params=[*(name for name in plugins.names("backends") if name not in OF_ONE_MODEL), "by path"]
+    params=[
+        *(name for name in plugins.list_names("backends") if name not in OF_ONE_MODEL),
+        "by path",
+    ]
 )
 def named(
     request: pytest.FixtureRequest, tmp_path: Path, device: Path
@@ -245,8 +248,8 @@ def test_wrong_device_entry_is_an_error(
 
 
 def test_their_files_say_what_they_are_and_import_nothing_heavy() -> None:
-    names = plugins.names("backends")
-    assert all(20 < len(plugins.help_of("backends", name)) < 120 for name in names)
+    names = plugins.list_names("backends")
+    assert all(20 < len(plugins.read_help("backends", name)) < 120 for name in names)
     modules = [plugins.load("backends", name).__name__ for name in names]
     program = f"import sys\nHEAVY = {HEAVY!r}\n"
     for name in modules:
@@ -472,7 +475,7 @@ def some(dtype: str, shape: tuple[int, ...]) -> Any:
         if dtype in ("bool", "int2", "float8_e8m0fnu")
         else np.arange(count) % 4
     )
-    return (values + (dtype == "float8_e8m0fnu")).reshape(shape).astype(tensors.np_dtype(dtype))
+    return (values + (dtype == "float8_e8m0fnu")).reshape(shape).astype(tensors.find_dtype(dtype))
 
 
 @pytest.mark.turns(3)
@@ -493,7 +496,7 @@ def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: 
     fed: dict[str, Any] = {"name": "in/x", "dtype": dtype, "shape": [2, 3], "npy": f"{stem}.npy"}
     if dtype != "string":
         fed["bin"] = f"{stem}.bin"
-        bits = dtypes.bits_of(dtype)
+        bits = dtypes.count_bits(dtype)
         assert (tmp_path / f"{stem}.bin").stat().st_size == (6 * bits + 7) // 8
     given = {
         "name": "out:y",

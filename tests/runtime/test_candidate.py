@@ -18,7 +18,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.project import Project
 from subgraph.runtime import candidate, command_line
 from subgraph.runtime.candidate import DEFAULT_TIMEOUT, Candidate, parse
-from subgraph.runtime.command_line import Code, code_of_python
+from subgraph.runtime.command_line import Code, list_python_code
 from subgraph.system import PYTHON
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -430,14 +430,14 @@ def test_results_and_environments_are_no_code_of_the_users(home: Path) -> None:
     for name in ("back.py", "env/pyvenv.cfg", *LEFT_OUT):
         (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text("")
-    assert code_of_python(home / "back.py") == Code((home / "back.py",))
+    assert list_python_code(home / "back.py") == Code((home / "back.py",))
 
 
 def test_too_much_code_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line, "MAX_FILES", 3)
     for k in range(5):
         (home / f"b{k}.py").write_text("")
-    found = code_of_python(home / "b4.py")
+    found = list_python_code(home / "b4.py")
     assert len(found.files) == 4 and not found.complete  # the file itself always
     with pytest.raises(UsageError) as asked:
         trust.require(parse("b4.py", toml('candidate = "b4.py"\n')).code, False)
@@ -450,7 +450,7 @@ def test_subcut_itself_is_no_part_of_the_code(home: Path, monkeypatch: pytest.Mo
     (home / "subgraph").mkdir()
     for name in ("mine.py", "beside.py", "subgraph/cli.py"):
         (home / name).write_text("")
-    assert code_of_python(home / "mine.py").files == (home / "beside.py", home / "mine.py")
+    assert list_python_code(home / "mine.py").files == (home / "beside.py", home / "mine.py")
 
 
 @pytest.mark.posix("words of a shell")

@@ -21,7 +21,7 @@ from subgraph.graph import graph, protobuf, region
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.walks import find_descendants
-from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
+from subgraph.runtime.capture import Captured, capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import dtypes
@@ -42,7 +42,7 @@ def taken(tmp_path: Path, reference: Reference) -> Callable[..., list[dict[str, 
         g: Graph, *tensors: str, given: tuple[str, ...] = (), **more: Any
     ) -> list[dict[str, Any]]:
         above = region.find_upstream(g, tensors)
-        samples = Feeding(given, **more).plan(g, inputs_needed(g, above, tensors))
+        samples = Feeding(given, **more).plan(g, list_needed_inputs(g, above, tensors))
         into = tmp_path / f"taken{len(list(tmp_path.iterdir()))}"
         into.mkdir()
         found: list[Captured] = capture_samples(

@@ -81,7 +81,7 @@ def test_environment_of_the_users_is_run_and_nothing_is_installed(tmp_path: Path
 def test_missing_tool_of_this_machine_is_an_error_before_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
+    monkeypatch.setattr(hardware, "name_missing_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     with raises(BackendError, "backend.no-device", "NVIDIA"):
         install(parse("cuda"))
 
@@ -164,7 +164,7 @@ def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(
 ) -> None:
     from subgraph.commands import manage
 
-    monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
+    monkeypatch.setattr(hardware, "name_missing_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     monkeypatch.setattr(hardware, "is_x86", lambda: True)
     row = manage.describe_device("cuda", {})
     assert (row.usable, row.says) == (False, "needs an NVIDIA GPU")
@@ -174,7 +174,7 @@ def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(
         "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
     )
     assert (row.usable, row.says) == (True, wanted)
-    monkeypatch.setattr(hardware, "no_gpu_of", lambda *_: "")
+    monkeypatch.setattr(hardware, "name_missing_gpu", lambda *_: "")
     fails = BackendRow("openvino", False, "", "openvino is not installed")
     assert manage.describe_device("openvino-gpu", {"openvino": fails}).says == fails.says
 
@@ -184,7 +184,7 @@ def test_without_a_gpu_its_benchmark_says_so_and_ends(
 ) -> None:
     from benchmarks import gpu
 
-    monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
+    monkeypatch.setattr(hardware, "name_missing_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     assert gpu.main([]) == 0
     assert has_line(capsys.readouterr().out, "cuda", "NVIDIA GPU")
 
@@ -193,7 +193,7 @@ HOME = Path(__file__).parents[2]
 
 
 def test_no_name_hides_a_candidate() -> None:
-    known = {*plugins.names("backends"), *DEVICES, *RECIPES}
+    known = {*plugins.list_names("backends"), *DEVICES, *RECIPES}
     assert known.isdisjoint(FIELD_NAMES)
 
 
@@ -209,4 +209,4 @@ def test_pages_and_devices_of_an_answer_exist(answer: str) -> None:
     for page in re.findall(r"docs/[\w/.-]+\.md", answer):
         assert (HOME / page).is_file()
     first = re.match(r"-c ([a-z][\w-]*)(?=$|,| \(|:ep)", answer)
-    assert first is None or parse(first[1]).backend in plugins.names("backends")
+    assert first is None or parse(first[1]).backend in plugins.list_names("backends")

@@ -423,7 +423,7 @@ def test_records_take_the_place_of_the_words(tmp_path: Path, model: Build) -> No
     for k in range(2):
         values = {"x": X + k, "z": half}
         records = {
-            n: tensors.save(n, v, tensors.type_of(v), tmp_path, f"{n}{k}")
+            n: tensors.save(n, v, tensors.find_type(v), tmp_path, f"{n}{k}")
             for n, v in values.items()
         }
         fed.append({n: record.rebase(str(tmp_path)) for n, record in records.items()})
@@ -557,7 +557,7 @@ def test_thousand_inputs_from_a_folder(
         made.append(name)
         return name
 
-    monkeypatch.setattr(inputs, "safe_name", counted)
+    monkeypatch.setattr(inputs, "make_safe_name", counted)
     feeds = fed(g, folder)
     assert [feeds[n][0] for n in names] == list(range(1000))
     assert len(made) == 2 * len(names)  # once to plan, once to load_sample

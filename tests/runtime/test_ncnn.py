@@ -129,13 +129,13 @@ def test_without_anything_that_speaks_vulkan_that_is_said(
     assert "software" in ncnn.caveat({"vulkan": "1"}) and ncnn.caveat({}) == ""
     for place in ("RENDERER", "INSTALLED"):
         monkeypatch.setattr(hardware, place, tmp_path / "none")
-    assert "needs a GPU" in hardware.no_vulkan()
+    assert "needs a GPU" in hardware.name_missing_vulkan()
     monkeypatch.setenv("VK_ICD_FILENAMES", "mine.json")
-    assert hardware.no_vulkan() == ""
+    assert hardware.name_missing_vulkan() == ""
 
 
 def test_renderer_in_software_computes(worker: Worker, tmp_path: Path) -> None:
-    if why := hardware.no_vulkan():
+    if why := hardware.name_missing_vulkan():
         pytest.skip(f"Vulkan {why}")
     x = np.array([[[[-1.0, 2.0], [3.0, -4.0]]]], np.float32)
     try:

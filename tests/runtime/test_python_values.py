@@ -14,7 +14,7 @@ import pytest
 import subgraph
 from subgraph.errors import ArgumentTypeError, InputError, Refused, UsageError
 from subgraph.runtime import python_values
-from subgraph.runtime.python_values import input_arguments, make_candidate
+from subgraph.runtime.python_values import make_candidate, make_input_arguments
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 
@@ -139,38 +139,38 @@ def values(arguments: tuple[str, ...]) -> dict[str, list[Any]]:
 
 
 def test_files_stay_as_they_are() -> None:
-    assert input_arguments(None) == ()
-    assert input_arguments("a.npy") == ("a.npy",)
-    assert input_arguments(Path("a.npy")) == ("a.npy",)
-    assert input_arguments(["a.npy", Path("b.npy")]) == ("a.npy", "b.npy")
+    assert make_input_arguments(None) == ()
+    assert make_input_arguments("a.npy") == ("a.npy",)
+    assert make_input_arguments(Path("a.npy")) == ("a.npy",)
+    assert make_input_arguments(["a.npy", Path("b.npy")]) == ("a.npy", "b.npy")
 
 
 @pytest.mark.parametrize("given", [X, {"x": X}, {"x": X.tolist()}])
 def test_one_sample_is_a_file_per_input(given: Any) -> None:
-    found = values(input_arguments(given, ["x"]))
+    found = values(make_input_arguments(given, ["x"]))
     assert list(found) == ["x"] and np.array_equal(found["x"], [X])
 
 
 @pytest.mark.parametrize("given", [[X, X + 1], [{"x": X}, {"x": X + 1}], [X, {"x": X + 1}]])
 def test_samples_are_a_folder_per_input(given: Any) -> None:
-    found = values(input_arguments(given, ["x"]))
+    found = values(make_input_arguments(given, ["x"]))
     assert list(found) == ["x"] and np.array_equal(found["x"], [X, X + 1])
 
 
 def test_type_of_the_array_stays() -> None:
-    (array,) = values(input_arguments({"ids": np.array([3], np.int64)}))["ids"]
+    (array,) = values(make_input_arguments({"ids": np.array([3], np.int64)}))["ids"]
     assert array.dtype == np.int64
 
 
 @pytest.mark.parametrize("given", [3, {1, 2}, [3], {"x": object()}, [None]])
 def test_other_types_are_refused(given: Any) -> None:
     with raises(UsageError, "api.wrong-type"):
-        input_arguments(given, ["x"])
+        make_input_arguments(given, ["x"])
 
 
 def test_array_without_a_name_is_refused_for_several_inputs() -> None:
     with raises(UsageError, "api.unnamed-array"):
-        input_arguments(X, ["a", "b"])
+        make_input_arguments(X, ["a", "b"])
 
 
 def test_array_of_another_shape_is_named_as_the_array(model: subgraph.Graph) -> None:
@@ -180,7 +180,7 @@ def test_array_of_another_shape_is_named_as_the_array(model: subgraph.Graph) -> 
 
 def test_samples_with_different_names_are_refused() -> None:
     with raises(UsageError, "api.uneven-samples"):
-        input_arguments([{"a": X}, {"b": X}])
+        make_input_arguments([{"a": X}, {"b": X}])
 
 
 def test_cost_of_running_in_this_process_is_logged_once(

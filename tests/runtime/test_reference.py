@@ -67,6 +67,6 @@ def test_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_pa
 def test_reference_without_fixed_options_is_bounded_as_well(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subgraph.runtime.reference.free_memory", lambda: 5 << 30)
+    monkeypatch.setattr("subgraph.runtime.reference.measure_free_memory", lambda: 5 << 30)
     with Reference(backend) as reference:
         assert reference.process.worker.memory == 5 << 30

@@ -12,9 +12,9 @@ import pytest
 
 from subgraph.documents import to_json
 from subgraph.errors import OutputError
-from subgraph.runtime.command_line import contents
-from subgraph.runtime.protocol import process_end
-from subgraph.runtime.run_result import RunResult, from_entry, keys_to_try, load_or_run, merge
+from subgraph.runtime.command_line import digest_contents
+from subgraph.runtime.protocol import describe_process_end
+from subgraph.runtime.run_result import RunResult, from_entry, list_keys, load_or_run, merge
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.tensors import Record
@@ -55,7 +55,9 @@ def test_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signature", [Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED])
 def test_failure_comes_back(signature: Signature, tmp_path: Path) -> None:
     status = Status.UNRESOLVED if signature is Signature.REFUSED else Status.FAIL
-    verdict = Verdict(status, signature, "why", (), process_end(["last line"], "SIGABRT"), 0.5, 0.0)
+    verdict = Verdict(
+        status, signature, "why", (), describe_process_end(["last line"], "SIGABRT"), 0.5, 0.0
+    )
     failed = RunResult(failure=verdict, build=0.5)
     document = json.loads(json.dumps(to_json(failed.to_stored())))
     assert (
@@ -96,7 +98,7 @@ def test_result_is_stored_under_the_first_key(store: Store) -> None:
 
 def test_the_result_of_a_fresh_process_serves_all_and_not_the_other_way_round(store: Store) -> None:
     keys = {
-        fresh: keys_to_try(lambda fresh: FRESH if fresh else USED, fresh=fresh)
+        fresh: list_keys(lambda fresh: FRESH if fresh else USED, fresh=fresh)
         for fresh in (False, True)
     }
     load_or_run(store, keys[False], lambda folder: RunResult(build=1.0))
@@ -114,7 +116,7 @@ def test_result_is_not_used_after_a_file_that_was_imported_has_changed(
 
     def ask(text: str, build: float) -> float:
         helper.write_text(text)
-        run = RunResult(build=build, sources={str(helper): contents(helper)})
+        run = RunResult(build=build, sources={str(helper): digest_contents(helper)})
         return load_or_run(store, [USED], lambda folder: run)[0].build
 
     assert [ask("ERR = 0", 1.0), ask("ERR = 0", 2.0)] == [1.0, 1.0]

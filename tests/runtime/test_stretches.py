@@ -18,11 +18,11 @@ from fixtures.dags import random_dag
 from subgraph.errors import ModelError, OutOfMemory
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
+from subgraph.runtime.capture import Captured, capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import OWN_BYTES, Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.runtime.stretches import Cost, next_end, peak, stretches
+from subgraph.runtime.stretches import Cost, compute_peak, find_end, iter_stretches
 from subgraph.storage.tensors import load
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
@@ -46,7 +46,7 @@ def captured(
 ) -> Captured:
     above = region.find_upstream(g, names)
     shapes = {"x": (4, 8)} if "width" in str(g.model.graph.input) else {}
-    samples = Feeding(given, shapes, 0).plan(g, inputs_needed(g, above, names))
+    samples = Feeding(given, shapes, 0).plan(g, list_needed_inputs(g, above, names))
     into.mkdir()
     return capture_samples(
         reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into
@@ -283,24 +283,26 @@ def test_plan_covers_all_nodes_in_order_within_the_limit(
 ) -> None:
     live = data.draw(st.lists(SIZES, min_size=len(costs) + 1, max_size=len(costs) + 1))
     start = data.draw(st.integers(0, len(costs)))
-    plan = list(stretches(costs, live, limit, start))
+    plan = list(iter_stretches(costs, live, limit, start))
     assert list(chain.from_iterable(plan)) == list(range(start, len(costs)))
     for nodes in plan:
-        assert len(nodes) == 1 or peak(costs, live, nodes) <= limit
+        assert len(nodes) == 1 or compute_peak(costs, live, nodes) <= limit
         longer = range(nodes.start, nodes.stop + 1)
-        assert nodes.stop == len(costs) or peak(costs, live, longer) > limit, "it could be longer"
+        assert nodes.stop == len(costs) or compute_peak(costs, live, longer) > limit, (
+            "it could be longer"
+        )
 
 
 def test_weight_counts_once() -> None:
     """Two nodes that read the same one fit where two that read different ones do not."""
     same = Cost({"w": 60})
     other = Cost({"v": 60})
-    assert next_end([same, same, other], [0] * 4, 0, 100) == 2
-    assert [list(s) for s in stretches([same, other, same], [0] * 4, 100)] == [[0], [1], [2]]
+    assert find_end([same, same, other], [0] * 4, 0, 100) == 2
+    assert [list(s) for s in iter_stretches([same, other, same], [0] * 4, 100)] == [[0], [1], [2]]
 
 
 def test_tensors_that_enter_a_stretch_take_room() -> None:
     costs = [Cost({"a": 30}), Cost({"b": 30}), Cost({"c": 30})]
-    assert next_end(costs, [0, 0, 0, 0], 0, 80) == 2
-    assert next_end(costs, [50, 50, 0, 0], 0, 100) == 1
-    assert peak(costs, [10, 5, 20, 0], range(3)) == 10 + 90 + 20
+    assert find_end(costs, [0, 0, 0, 0], 0, 80) == 2
+    assert find_end(costs, [50, 50, 0, 0], 0, 100) == 1
+    assert compute_peak(costs, [10, 5, 20, 0], range(3)) == 10 + 90 + 20

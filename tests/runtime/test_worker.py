@@ -38,7 +38,7 @@ from subgraph.errors import (
 )
 from subgraph.precision import Precision
 from subgraph.runtime import worker, worker_process
-from subgraph.runtime.command_line import contents
+from subgraph.runtime.command_line import digest_contents
 from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker import Worker
@@ -130,7 +130,7 @@ def test_python_file_says_what_it_has_imported(start: Start, tmp_path: Path) -> 
     found = one.sources()
     assert {Path(file).name for file in found} == {"b0.py", "early.py", "late.py"}
     for file in found:
-        assert found[file] == contents(Path(file))
+        assert found[file] == digest_contents(Path(file))
     (tmp_path / "elsewhere/early.py").write_text("ERR = 2")
     assert one.sources() == found
 
@@ -347,7 +347,7 @@ def test_memory_is_a_limit_on_the_whole_tree(
 
 
 def test_bounded_one_may_not_ask_for_more_than_there_is(start: Start, tmp_path: Path) -> None:
-    one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=system.free_memory())
+    one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=system.measure_free_memory())
     with raises(ModelError, "memory.exceeded"):
         ask(one, tmp_path)
     assert one.alive

@@ -294,10 +294,10 @@ def test_after_closing_none_is_started(
 
 
 def test_without_a_limit_it_is_what_is_free(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "free_memory", lambda: 123 << 30)
+    monkeypatch.setattr(worker_pool, "measure_free_memory", lambda: 123 << 30)
     with pool().borrow() as worker:
         assert worker.memory == 123 << 30
     with pool(memory=5 << 30, timeout=7.0).borrow() as worker:
         assert (worker.memory, worker.timeout) == (5 << 30, 7.0)
     monkeypatch.undo()
-    assert system.free_memory() > 1 << 20
+    assert system.measure_free_memory() > 1 << 20

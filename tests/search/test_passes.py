@@ -25,7 +25,7 @@ from subgraph.search.oracle import (
     Query,
     QueryKind,
     RegionOutcome,
-    outcome_of,
+    find_outcome,
 )
 from subgraph.search.passes import confirm, halve, profile, shrink
 from subgraph.search.state import SearchState
@@ -76,7 +76,7 @@ def test_ends_and_components_of_a_region() -> None:
 @given(st.lists(st.floats(0.01, 10), min_size=3, max_size=40))
 def test_cut_parts_the_weight_evenly(weights: list[float]) -> None:
     mass = list(itertools.accumulate(weights, initial=0.0))
-    cut = halve.median(mass, 0, len(weights))
+    cut = halve.find_median(mass, 0, len(weights))
     assert 0 < cut < len(weights)
     off = abs(mass[cut] - mass[-1] / 2)
     assert all(off <= abs(mass[m] - mass[-1] / 2) + 1e-9 for m in range(1, len(weights)))
@@ -201,12 +201,14 @@ def test_outcome_of_an_answer(
     target: Signature,
     expected: RegionOutcome,
 ) -> None:
-    found = outcome_of(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target)
+    found = find_outcome(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target)
     assert found is expected
 
 
 def test_region_without_output_is_unresolved_where_the_model_has_one() -> None:
-    outcomes = {signature: outcome_of(Answer(FAIL, signature), MISMATCH) for signature in Signature}
+    outcomes = {
+        signature: find_outcome(Answer(FAIL, signature), MISMATCH) for signature in Signature
+    }
     unresolved = {
         signature for signature, outcome in outcomes.items() if outcome is RegionOutcome.UNRESOLVED
     }
@@ -219,17 +221,17 @@ def test_region_without_output_is_unresolved_where_the_model_has_one() -> None:
 @LAW
 @given(st.floats(0.3, 0.99), st.floats(0.001, 0.1))
 def test_so_many_passes_are_enough_and_one_less_is_not(rate: float, error: float) -> None:
-    n = confirm.passes_needed(rate, error)
+    n = confirm.count_needed_passes(rate, error)
     assert (1 - rate) ** n <= error * (1 + 1e-6)
     assert n == 1 or (1 - rate) ** (n - 1) > error * (1 - 1e-6)
 
 
 def test_wilson_interval_of_8_in_10() -> None:
-    assert list(confirm.wilson(8, 10)) == pytest.approx([0.4902, 0.9433], abs=1e-4)
+    assert list(confirm.compute_wilson_interval(8, 10)) == pytest.approx([0.4902, 0.9433], abs=1e-4)
 
 
 def test_wilson_interval_without_runs_is_unbounded() -> None:
-    assert confirm.wilson(0, 0) == (0.0, 1.0)
+    assert confirm.compute_wilson_interval(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -248,15 +250,15 @@ def test_region_that_hardly_ever_fails_reproduces_nothing() -> None:
 
 
 def test_careful_rate_is_one_deviation_below_the_posterior_mean() -> None:
-    assert confirm.careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
-    assert confirm.careful_rate(0, 8) == confirm.MIN_RATE
+    assert confirm.compute_careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
+    assert confirm.compute_careful_rate(0, 8) == confirm.MIN_RATE
 
 
 def test_failure_in_each_run_needs_one_pass() -> None:
     assert (
-        confirm.passes_needed(0.5, 0.01),
-        confirm.passes_needed(0.9, 0.01),
-        confirm.passes_needed(1.0),
+        confirm.count_needed_passes(0.5, 0.01),
+        confirm.count_needed_passes(0.9, 0.01),
+        confirm.count_needed_passes(1.0),
     ) == (7, 2, 1)
 
 

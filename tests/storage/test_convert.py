@@ -34,7 +34,7 @@ NAN = np.nan
 def loss(values: Any, dtype: str, source: Any = np.float32) -> tuple[list[Any], Loss]:
     out, lost, _ = convert(np.asarray(values, source), TensorFormat(dtype))
     assert lost is not None
-    assert out.dtype == tensors.np_dtype(dtype)
+    assert out.dtype == tensors.find_dtype(dtype)
     return [
         x.item() for x in out.astype(np.float64 if "float" in dtype else out.dtype).reshape(-1)
     ], lost

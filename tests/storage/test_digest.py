@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.digest import digest, digest_file
 
 JSON = st.recursive(
     st.none()
@@ -77,7 +77,7 @@ def test_value_without_a_digest_is_an_error(part: Any) -> None:
 
 def test_digest_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    found = file_digest(tmp_path / "a")
+    found = digest_file(tmp_path / "a")
     assert found == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     with pytest.raises(FileNotFoundError):
-        file_digest(tmp_path / "b")
+        digest_file(tmp_path / "b")

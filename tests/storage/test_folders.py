@@ -22,11 +22,11 @@ from subgraph.storage import folders
 from subgraph.storage.folders import (
     NEW,
     OLD,
-    aside,
+    make_safe_name,
+    make_safe_names,
+    make_scratch,
     remove_leftovers,
-    safe_name,
-    safe_names,
-    scratch,
+    write_aside,
 )
 from subgraph.system import Lock
 from tests.helpers.chain_models import chain
@@ -70,18 +70,18 @@ def is_safe(name: str) -> bool:
 
 @pytest.mark.parametrize("name", ["pool1", "res2a@bn2a", "a.b-c_d+e", "conv1_relu", "x" * 120])
 def test_plain_name_stays(name: str) -> None:
-    assert safe_name(name) == name
+    assert make_safe_name(name) == name
 
 
 @pytest.mark.parametrize(
     ("name", "short"), [("/layer1/conv", "layer1_conv"), ("conv:0", "conv_0"), ("a/b", "a_b")]
 )
 def test_path_becomes_a_name(name: str, short: str) -> None:
-    assert safe_name(name) == short
+    assert make_safe_name(name) == short
 
 
 def test_odd_names_become_safe_and_distinct() -> None:
-    files = safe_names(NAMES)
+    files = make_safe_names(NAMES)
     assert list(files) == NAMES
     for name, file in files.items():
         assert is_safe(file), (name, file)
@@ -90,7 +90,7 @@ def test_odd_names_become_safe_and_distinct() -> None:
 
 @given(st.lists(st.text(), unique=True))
 def test_any_names_become_safe_and_distinct(names: list[str]) -> None:
-    files = safe_names(names)
+    files = make_safe_names(names)
     assert list(files) == names
     assert all(map(is_safe, files.values()))
     assert len({file.lower() for file in files.values()}) == len(names)
@@ -98,7 +98,11 @@ def test_any_names_become_safe_and_distinct(names: list[str]) -> None:
 
 @given(st.text(alphabet="aA_/:.~2-", min_size=1, max_size=4))
 def test_file_name_does_not_depend_on_its_neighbors(name: str) -> None:
-    assert safe_names([name])[name] == safe_names([name, "q", "r"])[name] == safe_name(name)
+    assert (
+        make_safe_names([name])[name]
+        == make_safe_names([name, "q", "r"])[name]
+        == make_safe_name(name)
+    )
 
 
 def test_real_cut_with_odd_names(tmp_path: Path) -> None:
@@ -165,7 +169,7 @@ def place(tmp_path: Path) -> Path:
 
 def write(place: Path, text: str, fails: type[BaseException] | None = None) -> None:
     """A result of two files; broken off between them by `fails`."""
-    with aside(place) as work:
+    with write_aside(place) as work:
         (work / "a").write_text(text)
         if fails:
             raise fails
@@ -240,11 +244,11 @@ def test_signal_waits_until_all_is_cleared(
 
 
 def test_parents_made_for_nothing_go_again(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^$"), scratch(tmp_path / "a/b/c"):
+    with pytest.raises(ValueError, match=r"^$"), make_scratch(tmp_path / "a/b/c"):
         raise ValueError
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a").mkdir()
-    with pytest.raises(ValueError, match=r"^$"), scratch(tmp_path / "a/b"):
+    with pytest.raises(ValueError, match=r"^$"), make_scratch(tmp_path / "a/b"):
         raise ValueError
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
@@ -301,10 +305,10 @@ def held(path: Path) -> Iterator[None]:
 
 
 def test_run_is_not_swept_by_another(tmp_path: Path) -> None:
-    with aside(tmp_path / "place") as work:
+    with write_aside(tmp_path / "place") as work:
         (work / "a").write_text("x")
         remove_leftovers(tmp_path)
-        with scratch(tmp_path):
+        with make_scratch(tmp_path):
             pass
         assert (work / "a").exists()
 
@@ -369,7 +373,10 @@ def test_place_that_cannot_be(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_full_disk_says_so(number: int, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=os.strerror(number)) as e, aside(tmp_path / "place"):
+    with (
+        pytest.raises(OutputError, match=os.strerror(number)) as e,
+        write_aside(tmp_path / "place"),
+    ):
         raise OSError(number, os.strerror(number))
     assert has_line(e.value.hint, "free some")
     assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,7 @@ import subgraph
 from subgraph.errors import OutputError
 from subgraph.storage import store_entry
 from subgraph.storage.digest import digest
-from subgraph.storage.folders import NEW, safe_names
+from subgraph.storage.folders import NEW, make_safe_names
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.store_entry import NAME
 from subgraph.system import Lock
@@ -54,7 +54,7 @@ JSON = st.recursive(
 )
 DOCUMENTS = st.dictionaries(st.text(), JSON, max_size=4)
 FILES = st.dictionaries(st.text(), st.binary()).map(
-    lambda f: dict(zip(safe_names(f).values(), f.values(), strict=True))
+    lambda f: dict(zip(make_safe_names(f).values(), f.values(), strict=True))
 )
 
 

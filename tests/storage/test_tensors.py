@@ -35,7 +35,7 @@ NAMES = [name for name in dtypes.TYPE_NUMBERS if name != "string"]
 
 def some(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Every bit pattern that the element type has, or many of them."""
-    bits = max(dtypes.bits_of(dtype), 1)
+    bits = max(dtypes.count_bits(dtype), 1)
     rng = np.random.default_rng(bits)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
@@ -43,7 +43,7 @@ def some(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     if bits < 8:
         return tensors.from_bits(rng.integers(0, 1 << bits, shape).astype(np.uint8), dtype)
     raw = rng.integers(0, 256, size * bits // 8).astype(np.uint8)
-    return raw.view(tensors.np_dtype(dtype)).reshape(shape)
+    return raw.view(tensors.find_dtype(dtype)).reshape(shape)
 
 
 @pytest.mark.parametrize("dtype", NAMES)
@@ -74,7 +74,7 @@ def test_every_type_comes_back_bit_for_bit(
 @pytest.mark.parametrize("dtype", sorted(tensors.NOT_NUMPY))
 def test_type_that_numpy_lacks_is_stored_as_its_bits(tmp_path: Path, dtype: str) -> None:
     """1.0 of bfloat16 is 0x3f80; -1 of int4 is 0xf."""
-    one = np.ones(1, tensors.np_dtype(dtype))
+    one = np.ones(1, tensors.find_dtype(dtype))
     save("t", one, f"tensor({PROTO_NAMES.get(dtype, dtype)})", tmp_path, "stem")
     (stored,) = np.load(tmp_path / "stem.npy")
     want = {
@@ -150,7 +150,7 @@ def test_record_holds_its_value_and_no_other(
     record = save("t", value, text, tmp_path, "stem")
     assert is_stored(record, value, text, tmp_path)
     assert not is_stored(
-        record, other, tensors.type_of(other) if isinstance(other, np.ndarray) else text, tmp_path
+        record, other, tensors.find_type(other) if isinstance(other, np.ndarray) else text, tmp_path
     )
 
 
@@ -249,7 +249,7 @@ def test_objects_in_a_file_are_never_run(tmp_path: Path) -> None:
 @settings(deadline=None, derandomize=True, database=None)
 @given(st.sampled_from(sorted(tensors.PACKED & KNOWN)), st.data())
 def test_packed_elements_lie_as_onnx_puts_them(dtype: str, data: st.DataObject) -> None:
-    width = dtypes.bits_of(dtype)
+    width = dtypes.count_bits(dtype)
     bits = np.array(data.draw(st.lists(st.integers(0, (1 << width) - 1), max_size=40)), np.uint8)
     packed = tensors.pack(bits, dtype)
     assert packed.size == -(-bits.size * width // 8)
@@ -272,7 +272,7 @@ def test_packing_by_hand() -> None:
 def test_every_type_of_onnx_has_numpys_name() -> None:
     for name in KNOWN:
         number = dtypes.TYPE_NUMBERS[name]
-        assert tensors.np_dtype(name) == helper.tensor_dtype_to_np_dtype(number)
+        assert tensors.find_dtype(name) == helper.tensor_dtype_to_np_dtype(number)
         if name != "string":
             assert onnx.TensorProto.DataType.Name(number) == PROTO_NAMES.get(name, name).upper()
 

@@ -26,9 +26,9 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @linux
 def test_machine_without_devices_lacks_each(bare: Path) -> None:
-    assert has_line(hardware.no_nvidia_gpu(), "NVIDIA GPU")
-    assert has_line(hardware.no_gpu_of("Intel", hardware.INTEL), "GPU of Intel")
-    assert has_line(hardware.no_npu_of("Intel"), "NPU of Intel")
+    assert has_line(hardware.name_missing_nvidia_gpu(), "NVIDIA GPU")
+    assert has_line(hardware.name_missing_gpu("Intel", hardware.INTEL), "GPU of Intel")
+    assert has_line(hardware.name_missing_npu("Intel"), "NPU of Intel")
     assert not hardware.has_gpu()
 
 
@@ -41,16 +41,16 @@ def test_machine_with_devices_lacks_none(bare: Path) -> None:
     (bare / "accel").mkdir()
     (bare / "drm" / "card0" / "device").mkdir(parents=True)
     (bare / "drm" / "card0" / "device" / "vendor").write_text("0x8086\n")
-    assert hardware.no_nvidia_gpu() == ""
-    assert hardware.no_gpu_of("Intel", hardware.INTEL) == ""
-    assert has_line(hardware.no_gpu_of("AMD", "0x1002"), "GPU of AMD")
-    assert hardware.no_npu_of("Intel") == ""
+    assert hardware.name_missing_nvidia_gpu() == ""
+    assert hardware.name_missing_gpu("Intel", hardware.INTEL) == ""
+    assert has_line(hardware.name_missing_gpu("AMD", "0x1002"), "GPU of AMD")
+    assert hardware.name_missing_npu("Intel") == ""
 
 
 def test_another_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    assert has_line(hardware.not_on("Darwin", "CoreML"), "macOS", "CoreML")
-    assert hardware.not_on("Linux", "x") == ""
+    assert has_line(hardware.name_missing_system("Darwin", "CoreML"), "macOS", "CoreML")
+    assert hardware.name_missing_system("Linux", "x") == ""
     monkeypatch.setattr("platform.machine", lambda: "AMD64")
     assert hardware.is_x86()
 

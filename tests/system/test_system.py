@@ -137,7 +137,7 @@ def test_command_without_input_has_none_and_its_own_exit_code() -> None:
 def test_long_folder_has_a_short_name(tmp_path: Path) -> None:
     folder = tmp_path.joinpath(*["a_folder"] * 12)
     folder.mkdir(parents=True)
-    short = system.short_name(str(folder))
+    short = system.shorten_folder(str(folder))
     Path(short, "file").write_text("in it")
     assert (folder / "file").read_text() == "in it"
     assert sys.platform != "linux" or len(short) < 60
@@ -157,7 +157,7 @@ def test_limits_that_the_system_does_not_hold_are_watched(
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with system.ProcessGroup([sys.executable, "-c", code], **limits) as child:
-        assert system.crash_name(child.wait(SOON)) == "SIGKILL"
+        assert system.name_crash(child.wait(SOON)) == "SIGKILL"
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_windows_keeps_backslashes() -> None:
 def test_request_to_end_is_heard_where_a_shell_has_the_interrupt_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with pytest.raises(KeyboardInterrupt), system.termination_interrupts():
+        with pytest.raises(KeyboardInterrupt), system.interrupt_on_termination():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -285,6 +285,6 @@ def test_free_memory_is_within_that_of_the_container(
     (folder / f"memory.{names[1]}").write_text(f"{60 << 20}\n")
     (folder / "memory.stat").write_text(f"anon 5\n{names[2]} {10 << 20}\n")
     monkeypatch.setattr("subgraph.system.posix.GROUPS", tmp_path)
-    assert 40 << 20 < system.free_memory() <= 50 << 20
+    assert 40 << 20 < system.measure_free_memory() <= 50 << 20
     (folder / f"memory.{names[0]}").write_text("max\n")
-    assert system.free_memory() > 50 << 20
+    assert system.measure_free_memory() > 50 << 20

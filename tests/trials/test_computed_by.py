@@ -62,7 +62,7 @@ def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_
         ({}, ()),
     ]:
         monkeypatch.setattr(computed_by, "find_region_providers", lambda *_, found=found: found)
-        sentence = computed_by.sentence(trials, region)
+        sentence = computed_by.name_provider(trials, region)
         assert bool(sentence) == bool(says)
         assert has_line(sentence, *says)
 

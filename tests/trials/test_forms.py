@@ -16,9 +16,9 @@ from subgraph.errors import DataError
 from subgraph.graph import graph
 from subgraph.graph.model_file import (
     copy_model,
-    external_files,
+    digest_model,
+    find_external_files,
     has_open_shapes,
-    model_digest,
     write_pinned,
 )
 from tests.helpers import text_models
@@ -299,16 +299,16 @@ def stored_outside(folder: Path) -> graph.Graph:
 
 def test_external_data_comes_along_from_inside_bodies_too(tmp_path: Path) -> None:
     g = stored_outside(tmp_path)
-    assert set(external_files(g)) == {"w.bin", "deep/k.bin"}
+    assert set(find_external_files(g)) == {"w.bin", "deep/k.bin"}
     (tmp_path / "copy").mkdir()
     copy_model(g, tmp_path / "copy" / "model.onnx")
     assert (tmp_path / "copy" / "model.onnx").read_bytes() == g.path.read_bytes()
     assert (tmp_path / "copy" / "deep" / "k.bin").read_bytes() == (
         tmp_path / "deep" / "k.bin"
     ).read_bytes()
-    before = model_digest(g)
+    before = digest_model(g)
     (tmp_path / "deep" / "k.bin").write_bytes(np.zeros(2, np.float32).tobytes())
-    assert model_digest(g) != before
+    assert digest_model(g) != before
 
 
 def test_no_external_file_out_of_the_folder_is_followed(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_no_external_file_out_of_the_folder_is_followed(tmp_path: Path) -> None:
     (inner / "w.bin").unlink()
     (inner / "w.bin").symlink_to(tmp_path / "secret")
     with raises(DataError, "weight.outside-folder"):
-        external_files(g)
+        find_external_files(g)
 
 
 @pytest.mark.parametrize(("dims", "open_"), [("2", False), ("N", True)])

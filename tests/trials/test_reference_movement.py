@@ -13,13 +13,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from subgraph.runtime.reference import threads
+from subgraph.runtime.reference import count_threads
 from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import Done, subcut
 
 STEPS, BATCH, SIZE, HIDDEN = 12, 6, 8, 16
-OTHER_THREADS = f"ort:threads={1 if threads() > 1 else 2}"
+OTHER_THREADS = f"ort:threads={1 if count_threads() > 1 else 2}"
 MIXED = """g (float[N, 8] x) => (float[N, 8] y) {
     q, s, z = DynamicQuantizeLinear(x)
     d = DequantizeLinear(q, s, z)

@@ -22,7 +22,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import score_backend
 from subgraph.trials.compare_tensors import compare
 from subgraph.trials.open_trials import Setup, open_trials
-from subgraph.trials.score import Wanted, parse_drop, read_labels, said
+from subgraph.trials.score import Wanted, describe_score, parse_drop, read_labels
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -179,11 +179,11 @@ def test_sqnr() -> None:
     assert score("sqnr", [[np.nan, 2.0]], truth([[1.0, 2.0]])) == -200
 
 
-@pytest.mark.parametrize("name", plugins.own_names("scores"))
+@pytest.mark.parametrize("name", plugins.list_own_names("scores"))
 def test_each_is_best_where_nothing_changes(name: str) -> None:
     values = [np.random.default_rng(k).normal(size=(1, 7, 3, 3)) for k in range(3)]
     assert score(name, values, truth(values)) >= score(name, [-v for v in values], truth(values))
-    assert len(plugins.help_of("scores", name)) > 20
+    assert len(plugins.read_help("scores", name)) > 20
 
 
 def test_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
@@ -269,10 +269,10 @@ def test_few_samples_leave_it_unresolved() -> None:
         sure=False,
         says="",
     )
-    assert has_line(said(known), "f 0.75", "0.25", "0.5", "4 samples", "0 to 0.75")
-    assert has_line(said(replace(known, interval=None)), "allowed 0.5", "one sample")
+    assert has_line(describe_score(known), "f 0.75", "0.25", "0.5", "4 samples", "0 to 0.75")
+    assert has_line(describe_score(replace(known, interval=None)), "allowed 0.5", "one sample")
     assert has_line(
-        said(replace(known, sure=True)), "f 0.75", "0.25", "0.5", "4 samples", "0 to 0.75"
+        describe_score(replace(known, sure=True)), "f 0.75", "0.25", "0.5", "4 samples", "0 to 0.75"
     )
 
 

@@ -22,7 +22,7 @@ from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage import tensors
 from subgraph.trials import open_trials, questions
-from subgraph.trials.questions import age, drop_if_changed
+from subgraph.trials.questions import describe_age, drop_if_changed
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers.chain_models import line
@@ -69,7 +69,7 @@ class Board(Workers):
         with open_trials.open_trials(graph, setup, self._reference, self) as trials:
             said = drop_if_changed(trials)
             act(trials)
-            return [said, age(trials)]
+            return [said, describe_age(trials)]
 
 
 @pytest.fixture

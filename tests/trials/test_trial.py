@@ -222,7 +222,7 @@ def test_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
         for i in order
         if find_kinds(graph, graph.makes[i])[graph.makes[i][0]] == VALUE
     ]
-    assert [v.status for v in pooled_runs.verdicts(trials, pieces)] == [
+    assert [v.status for v in pooled_runs.judge_pool(trials, pieces)] == [
         trials.verdict(p).status for p in pieces
     ]
 

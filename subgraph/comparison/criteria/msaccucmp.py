@@ -17,7 +17,7 @@ from subgraph.comparison.criteria import (
     refuse_options,
     settle,
 )
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.comparison.pair import Pair
 
 LIMITS = (
@@ -50,7 +50,7 @@ def measure(pair: Pair) -> dict[str, float]:
     """Return the five metrics by name, with msaccucmp's values for a scalar and for vectors of
     zeros."""
     values = pair.metrics(limit.metric for limit in LIMITS)
-    empty = [norm(v) <= ZERO for v in pair.values]
+    empty = [compute_norm(v) <= ZERO for v in pair.values]
     if pair.size == 1 or all(empty):
         values["cosine"] = 1.0
     elif any(empty):

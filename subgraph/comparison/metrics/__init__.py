@@ -33,7 +33,7 @@ MIN_SQUARE = 1e-280
 MAX_SQUARE = 1e280
 
 
-def dot(first: Array, second: Array) -> float:
+def compute_dot(first: Array, second: Array) -> float:
     """Return Σxy.
 
     BLAS would wake a thread per core, and wait 20 ms for one of them on a busy machine.
@@ -41,19 +41,19 @@ def dot(first: Array, second: Array) -> float:
     return float(np.einsum("i,i->", first, second))
 
 
-def norm(values: Array) -> float:
+def compute_norm(values: Array) -> float:
     """Return sqrt(Σx²), whose squares neither overflow nor underflow; 0 for no elements.
 
     >>> import numpy as np
-    >>> norm(np.array([0.0, -2e200]))
+    >>> compute_norm(np.array([0.0, -2e200]))
     2e+200
     """
     with np.errstate(all="ignore"):
-        square = dot(values, values)
+        square = compute_dot(values, values)
     if MIN_SQUARE < square < MAX_SQUARE:
         return math.sqrt(square)
     largest = find_largest(values)
     if largest == 0 or math.isinf(largest):
         return largest
     scaled = values / largest
-    return largest * math.sqrt(dot(scaled, scaled))
+    return largest * math.sqrt(compute_dot(scaled, scaled))

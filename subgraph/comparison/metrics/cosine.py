@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from subgraph.comparison.metrics import dot, norm
+from subgraph.comparison.metrics import compute_dot, compute_norm
 from subgraph.types import Array
 
 IDEAL = 1.0
@@ -24,13 +24,15 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: all zeros in both: 1. NaN: all zeros in one of the two.
     """
-    first = norm(reference)
-    second = norm(candidate)
+    first = compute_norm(reference)
+    second = compute_norm(candidate)
     if first == 0 or second == 0:
         return 1.0 if first == second else math.nan
     if all(MIN_LENGTH < length < MAX_LENGTH for length in (first, second)):
-        product = dot(reference, candidate) / (first * second)
+        product = compute_dot(reference, candidate) / (first * second)
     else:
         reference, candidate = (v / np.abs(v).max() for v in (reference, candidate))
-        product = dot(reference, candidate) / (norm(reference) * norm(candidate))
+        product = compute_dot(reference, candidate) / (
+            compute_norm(reference) * compute_norm(candidate)
+        )
     return min(1.0, max(-1.0, product))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from subgraph.comparison.metrics import dot
+from subgraph.comparison.metrics import compute_dot
 from subgraph.types import Array
 
 FLOOR = 2.0**-23  # float32's eps: the least value of an element before normalization
@@ -24,7 +24,7 @@ def measure(reference: Array, candidate: Array) -> float:
     q = _normalize(reference)
     np.divide(p, q, out=q)
     np.log(q, out=q)
-    return max(0.0, dot(p, q))
+    return max(0.0, compute_dot(p, q))
 
 
 def _normalize(values: Array) -> Array:

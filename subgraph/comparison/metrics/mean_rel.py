@@ -18,10 +18,10 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: a reference of zeros: 0. Infinite if a quotient leaves float64; never NaN.
     """
-    return float(relative_errors(reference, candidate).mean())
+    return float(compute_relative_errors(reference, candidate).mean())
 
 
-def relative_errors(reference: Array, candidate: Array) -> Array:
+def compute_relative_errors(reference: Array, candidate: Array) -> Array:
     """Return the e of each element: flat, float64."""
     nonzero = np.abs(reference) > ZERO
     error = np.ones_like(reference)

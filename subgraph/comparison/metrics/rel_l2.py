@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.types import Array
 
 
@@ -15,8 +15,8 @@ def measure(reference: Array, candidate: Array) -> float:
     Corner cases: all zeros in both: 0; only in the reference: infinite (0 in msaccucmp). NaN: both
     lengths overflow.
     """
-    distance = norm(candidate - reference)
-    length = norm(reference)
+    distance = compute_norm(candidate - reference)
+    length = compute_norm(reference)
     if distance == 0:
         return 0.0
     return distance / length if length else math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.types import Array
 
 SYMMETRIC = True
@@ -13,4 +13,4 @@ SYMMETRIC = True
 def measure(reference: Array, candidate: Array) -> float:
     """sqrt(Σ(c - r)² / n); msaccucmp's RootMeanSquareError. Infinite if a difference overflows;
     never NaN."""
-    return norm(candidate - reference) / math.sqrt(reference.size)
+    return compute_norm(candidate - reference) / math.sqrt(reference.size)

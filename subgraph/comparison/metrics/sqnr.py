@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.types import Array
 
 IDEAL = math.inf
@@ -17,8 +17,8 @@ def measure(reference: Array, candidate: Array) -> float:
     Corner cases: no noise: +∞, also for zeros; noise without a signal, or that overflows: -∞. Never
     NaN.
     """
-    noise = norm(candidate - reference)
-    signal = norm(reference)
+    noise = compute_norm(candidate - reference)
+    signal = compute_norm(reference)
     if noise == 0:
         return math.inf
     if signal == 0 or math.isinf(noise):

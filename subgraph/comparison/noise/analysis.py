@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from subgraph.comparison.float_types import FLOATS, coarsest
+from subgraph.comparison.float_types import FLOATS, find_coarsest
 from subgraph.comparison.noise.perturb import is_exact
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import CONSTANT, SHAPE, VALUE, find_kinds
-from subgraph.graph.nested import all_nodes, attribute, find_called
+from subgraph.graph.nested import find_called, get_attribute, iter_nodes
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import (
     BODY_OPS,
@@ -165,7 +165,7 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
     node = graph.nodes[i]
     if list(node.output).index(output) != CHOICES[node.op_type][0]:
         return None
-    return str(node.input[0]), attribute(node, "axis", -1 if node.op_type == "TopK" else 0)
+    return str(node.input[0]), get_attribute(node, "axis", -1 if node.op_type == "TopK" else 0)
 
 
 # ------------------------------------------------------------ which nodes, which tensors
@@ -272,11 +272,11 @@ def _find_coarsest_types(
         if graph.ops[i] in ("Constant", "ConstantOfShape"):
             own = [a.t.data_type for a in node.attribute if a.name == "value"]
         elif graph.ops[i] == "Cast" and not any(n in unrounded for n in graph.makes[i]):
-            own = [attribute(node, "to", 0)]
+            own = [get_attribute(node, "to", 0)]
         read = [types[n] for n in graph.reads[i] if n in types]
-        found = coarsest((*read, *(dtypes.TYPES[t][0] for t in own if t in dtypes.TYPES)))
+        found = find_coarsest((*read, *(dtypes.TYPES[t][0] for t in own if t in dtypes.TYPES)))
         types.update(
-            (n, coarsest((found, records[n].dtype)) if n in records else found)
+            (n, find_coarsest((found, records[n].dtype)) if n in records else found)
             for n in graph.makes[i]
         )
     return types
@@ -292,9 +292,9 @@ def rounds(node: protobuf.NodeProto) -> bool:
     if node.domain not in STANDARD:
         return node.domain != TFLITE or op not in TFLITE_CARRIERS
     if op in ("Resize", "Upsample"):
-        return bool(attribute(node, "mode", "nearest") != "nearest")
+        return bool(get_attribute(node, "mode", "nearest") != "nearest")
     if op.startswith("Scatter"):
-        return attribute(node, "reduction", "none") not in ("none", "max", "min")
+        return get_attribute(node, "reduction", "none") not in ("none", "max", "min")
     if op == "Cast":  # to a narrower type: runtimes keep float32 between float16 nodes
         return find_cast_type(node) in ("float16", "bfloat16")
     return op not in EXACT and op not in BODY_OPS
@@ -322,13 +322,13 @@ def find_channel_axis(node: protobuf.NodeProto, weight: str) -> int:
     if node.op_type == "DEPTHWISE_CONV_2D":
         return -1
     if node.op_type in ("MatMul", "Gemm") and list(node.input).index(weight) == 1:
-        return 0 if attribute(node, "transB", 0) else -1
+        return 0 if get_attribute(node, "transB", 0) else -1
     return 1 if node.op_type == "ConvTranspose" else 0
 
 
 def find_cast_type(node: protobuf.NodeProto) -> str:
     """Return the element type that a Cast casts to."""
-    return dtypes.name_of(attribute(node, "to", 0))
+    return dtypes.name_of(get_attribute(node, "to", 0))
 
 
 def _makes_floats(graph: Graph, i: int) -> bool:
@@ -361,8 +361,8 @@ def _find_inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
     """Find the op types in a node's bodies and local function, at any depth; empty for a plain
     node."""
     functions = (graph.functions[key].node for key in find_called([node], graph.functions))
-    _, *inner = all_nodes([node])
-    return frozenset(n.op_type for n in (*inner, *all_nodes(flatten(functions))))
+    _, *inner = iter_nodes([node])
+    return frozenset(n.op_type for n in (*inner, *iter_nodes(flatten(functions))))
 
 
 def _casts_to_integers(node: protobuf.NodeProto) -> bool:

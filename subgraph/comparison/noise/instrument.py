@@ -48,8 +48,8 @@ from subgraph.comparison.noise.rounding_nodes import (
     write_stepped,
 )
 from subgraph.graph import protobuf
-from subgraph.graph.nested import assign, bodies
-from subgraph.graph.opsets import STANDARD, opset_of, schema
+from subgraph.graph.nested import assign, list_bodies
+from subgraph.graph.opsets import STANDARD, find_schema, get_opset
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
 from subgraph.iterables import flatten, index_by_name
 from subgraph.precision import Precision
@@ -125,7 +125,7 @@ def instrument_model(
         change: The changes to the tensors.
         outputs: The tensors that the changed model returns.
     """
-    if not opset_of(model, 0):
+    if not get_opset(model, 0):
         model.opset_import.add(domain="", version=NEWEST_KNOWN)
     made = _Instrumentation(model, sites, change).run(outputs)
     model.ir_version = max(model.ir_version, 4)  # before 4, every initializer must be an input
@@ -144,7 +144,7 @@ class _Instrumentation:
         self.graph = model.graph
         self.sites = sites
         self.change = change
-        self.opset = opset_of(model, 0)
+        self.opset = get_opset(model, 0)
         self.constants = Constants(f"{MARK}constant")
         self.raw = {
             name: f"{name}{MARK}raw"
@@ -212,8 +212,10 @@ class _Instrumentation:
 
     def _instrument_bodies(self, node: NodeProto, types: StringMap, fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
-        for body in bodies(node) if node.domain in STANDARD else ():
-            inside = find_element_types(body, types, self.opset, body_inputs(node, body, types))
+        for body in list_bodies(node) if node.domain in STANDARD else ():
+            inside = find_element_types(
+                body, types, self.opset, find_body_inputs(node, body, types)
+            )
             counters = {v.name for v in body.input[:1]} if node.op_type == "Loop" else set()
             constant = {*fixed, *(t.name for t in body.initializer), *counters}
             nodes = []
@@ -235,7 +237,7 @@ class _Instrumentation:
         nodes = [node]
         quantizes = node.op_type in QUANTIZERS
         for k, dtype in enumerate(
-            output_types(node, types, self.opset) if quantizes or rounds(node) else ()
+            find_output_types(node, types, self.opset) if quantizes or rounds(node) else ()
         ):
             steps = quantizes and not self.change.rounded and k == 0 and is_stepped(dtype)
             if k < len(node.output) and (name := node.output[k]) and (dtype in FLOATS or steps):
@@ -404,13 +406,15 @@ def find_element_types(
             types[value.name] = name_of(declared)
     types.update((t.name, name_of(t.data_type)) for t in graph.initializer)
     for node in graph.node:
-        made = output_types(node, types, opset)
+        made = find_output_types(node, types, opset)
         for k, name in enumerate(node.output):
             types[name] = (made[k] if k < len(made) else UNKNOWN) or known.get(name, UNKNOWN)
     return types
 
 
-def body_inputs(node: protobuf.NodeProto, body: protobuf.GraphProto, types: StringMap) -> StringMap:
+def find_body_inputs(
+    node: protobuf.NodeProto, body: protobuf.GraphProto, types: StringMap
+) -> StringMap:
     """Return the types of a body's inputs, from the values that the node feeds into it."""
     first = FIRST_CARRIED.get(node.op_type)
     fed = list(node.input)[first:] if first is not None else []
@@ -418,16 +422,16 @@ def body_inputs(node: protobuf.NodeProto, body: protobuf.GraphProto, types: Stri
     return {name: types.get(value, UNKNOWN) for name, value in zip(names, fed, strict=False)}
 
 
-def output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list[str]:
+def find_output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list[str]:
     """Return the types of a node's outputs, given those of its inputs."""
-    inner = list(bodies(node))
+    inner = list(list_bodies(node))
     if inner and node.op_type in ("If", "Loop", "Scan"):
         body = inner[0]
-        found = find_element_types(body, types, opset, body_inputs(node, body, types))
+        found = find_element_types(body, types, opset, find_body_inputs(node, body, types))
         return [found.get(v.name, UNKNOWN) for v in body.output][
             1 if node.op_type == "Loop" else 0 :
         ]
-    known = schema(node.op_type, opset) if node.domain in STANDARD else None
+    known = find_schema(node.op_type, opset) if node.domain in STANDARD else None
     if known is None:
         return []
     bound = _bind_types(known, node, types)

@@ -39,7 +39,7 @@ from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import COARSE
-from subgraph.graph.quantization import TFLITE, constant_scale, makes_steps, step_of
+from subgraph.graph.quantization import TFLITE, find_step, makes_steps, read_constant_scale
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_ancestors_until, find_operator
 from subgraph.iterables import index_by_name
@@ -191,7 +191,7 @@ class RegionNoise:
             i = graph.maker.get(graph.reads[i][0], -1)
         if i not in self.region.nodes or graph.ops[i] != "QuantizeLinear" or self._other_program:
             return None
-        scale = constant_scale(graph, graph.nodes[last], 1, 2)
+        scale = read_constant_scale(graph, graph.nodes[last], 1, 2)
         inputs = graph.nodes[i].input
         codes = graph.constant(inputs[2]) if len(inputs) > 2 else None
         dtype = name_of(codes.data_type) if codes else "uint8"
@@ -287,7 +287,7 @@ class OutputNoise(Noise):
         return self.output in self.region.sampler.sites.discrete.ranks
 
     def half_step(self) -> float:
-        return step_of(self.region.graph, self.output) / 2 if self.quantizes() else 0.0
+        return find_step(self.region.graph, self.output) / 2 if self.quantizes() else 0.0
 
     def quantizes(self) -> bool:
         return self.output in self.region.sampler.sites.quantized

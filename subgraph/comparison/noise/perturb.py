@@ -17,7 +17,7 @@ import numpy as np
 
 from subgraph.comparison.float_types import FLOATS, find_wider, mask_plateau
 from subgraph.precision import Precision
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array
 
 MAX_PERTURBED = 1e30  # larger values represent infinity in masks, and are results of no arithmetic
@@ -167,4 +167,4 @@ def round_to_claim(values: Array, claim: Precision) -> Array:
         rounded = ((bits + half) >> lost << lost).view(np.float32)
         return np.where(np.isfinite(wide), rounded, wide).astype(values.dtype)
     with np.errstate(over="ignore"):
-        return values.astype(np_dtype(claim.dtype)).astype(values.dtype)
+        return values.astype(find_dtype(claim.dtype)).astype(values.dtype)

@@ -39,7 +39,7 @@ from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
-from subgraph.graph.opsets import opset_of
+from subgraph.graph.opsets import get_opset
 from subgraph.graph.properties import SUMS
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
@@ -50,7 +50,15 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import make_numbered_folder
-from subgraph.storage.tensors import Record, Records, copy_record, load, save, type_of, write_value
+from subgraph.storage.tensors import (
+    Record,
+    Records,
+    copy_record,
+    find_type,
+    load,
+    save,
+    write_value,
+)
 from subgraph.types import Array, StringMap, Strings, frozen
 
 if TYPE_CHECKING:
@@ -213,7 +221,7 @@ class NoiseSampler:
         The types of tensors whose operators have no schema are those of a run.
         """
         model = self._cut.model
-        opset = opset_of(model, 0)
+        opset = get_opset(model, 0)
         types = find_element_types(model.graph, {}, opset)
         unknown = [n for n in (*self.sites.rounded, *self.sites.converted) if not types.get(n)]
         if not unknown:
@@ -323,7 +331,7 @@ def _draw(
     for k, name in enumerate(floats):
         shift = _draw_shift(sampler, run, name, attempt)
         value = load_array(drawn[name], into) + shift
-        drawn[name] = save(name, value, type_of(value), into, f"d{k}")
+        drawn[name] = save(name, value, find_type(value), into, f"d{k}")
     return drawn
 
 

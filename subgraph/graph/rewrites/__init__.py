@@ -33,7 +33,7 @@ from subgraph import plugins
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opsets import opset_of
+from subgraph.graph.opsets import get_opset
 from subgraph.graph.rewrites._full_model import (
     STRONGEST,
     VALUE,
@@ -46,8 +46,8 @@ from subgraph.graph.rewrites._region_model import (
     Form,
     RegionModel,
     Substitution,
-    argument,
     each,
+    get_argument,
     restrict_to as of,
 )
 from subgraph.types import frozen
@@ -62,8 +62,8 @@ __all__ = [
     "RegionModel",
     "Rewriting",
     "Substitution",
-    "argument",
     "each",
+    "get_argument",
     "of",
     "open_full_model",
     "rewritings",
@@ -111,7 +111,7 @@ def rewritings(
         UnknownName, UsageError: `only` names no rewriting.
         ModelError: The model cannot be read, is too much for onnx, or has more than `MAX_BYTES`.
     """
-    names = list(only) or plugins.names("rewrites")
+    names = list(only) or plugins.list_names("rewrites")
     for name in names:
         module = plugins.load("rewrites", name)
         if not (hasattr(module, "FORMS") or hasattr(module, "rewrite")):
@@ -144,7 +144,7 @@ def rewritings(
                 key = sha256(data).digest()
                 if key not in seen and (not checked or _is_valid(made, data, path, onnx)):
                     seen.add(key)
-                    opset = opset_of(made)
+                    opset = get_opset(made)
                     yield Rewriting(name, words, made, opset if opset != source.opset else 0)
 
 

@@ -32,7 +32,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import all_nodes, all_tensors
+from subgraph.graph.nested import iter_nodes, iter_tensors
 from subgraph.graph.onnx_process import OnnxProcess
 from subgraph.graph.rewrites._region_model import (
     FLOATS,
@@ -162,7 +162,7 @@ class _Making(Substitution):
 
     def rename(self, names: StringMap) -> None:
         """Let the nodes in the present place read and compute tensors of other names."""
-        for node in all_nodes(self._present):
+        for node in iter_nodes(self._present):
             for tensors in (node.input, node.output):
                 tensors[:] = [names.get(name, name) for name in tensors]
 
@@ -198,7 +198,7 @@ def open_full_model(graph: Graph, value: Callable[[str], Array]) -> Iterator[Ful
     """
     model = protobuf.to_onnx(graph.model, graph.path)
     for holder in (model.graph, *model.functions):
-        protobuf.load_all(all_tensors(holder), graph.path)
+        protobuf.load_all(iter_tensors(holder), graph.path)
     with OnnxProcess(graph.path) as onnx:
         yield FullModel(RegionModel(model, onnx), value)
 

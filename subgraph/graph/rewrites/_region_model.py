@@ -12,9 +12,9 @@ import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from subgraph.graph import protobuf
-from subgraph.graph.nested import all_nodes, assign, attribute, bodies
+from subgraph.graph.nested import assign, get_attribute, iter_nodes, list_bodies
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opsets import STANDARD, opset_of
+from subgraph.graph.opsets import STANDARD, get_opset
 from subgraph.graph.shape_inference import infer_model
 from subgraph.graph.value_types import set_tensor
 from subgraph.iterables import flatten
@@ -59,7 +59,7 @@ class RegionModel:
         self, model: ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None
     ) -> None:
         self.model = model
-        self.opset = opset_of(model)
+        self.opset = get_opset(model)
         self._onnx = onnx
         self.any_shape = frozen is not None
         self.frozen = frozenset(frozen or ())
@@ -70,7 +70,7 @@ class RegionModel:
         }
         self.nodes: Sequence[NodeProto] = model.graph.node
         nodes = (node for node in self.nodes if node.op_type == "Constant")
-        values = ((node.output[0], attribute(node, "value")) for node in nodes)
+        values = ((node.output[0], get_attribute(node, "value")) for node in nodes)
         weights = ((tensor.name, tensor) for tensor in model.graph.initializer)
         self.constants: dict[str, TensorProto] = {
             name: tensor for name, tensor in (*values, *weights) if tensor is not None
@@ -119,7 +119,7 @@ class RegionModel:
 
     def _find_constant_type(self, name: str) -> TypeProto:
         """Return the type of a constant; an empty one for any other tensor."""
-        proto = protobuf.protos().TypeProto()
+        proto = protobuf.load_protos().TypeProto()
         if name in self.constants:
             set_tensor(proto, self.element(name), self.constants[name].dims)
         return proto
@@ -133,12 +133,12 @@ class RegionModel:
 
 
 def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
-    for node in all_nodes(nodes):
+    for node in iter_nodes(nodes):
         yield from node.input
-        yield from (v.name for v in flatten(body.output for body in bodies(node)))
+        yield from (v.name for v in flatten(body.output for body in list_bodies(node)))
 
 
-def argument(node: NodeProto, position: int) -> str:
+def get_argument(node: NodeProto, position: int) -> str:
     """Return the name of an input; "" if it is left out."""
     return str(node.input[position]) if position < len(node.input) else ""
 
@@ -151,12 +151,12 @@ def title(node: NodeProto) -> str:
 def find_reduced_axes(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Return the axes of a reduction, all for none given, not negative; None if unknown."""
     rank = source.rank(node.input[0])
-    given = argument(node, 1)
+    given = get_argument(node, 1)
     if rank is None or (given and source.value(given) is None):
         return None
     value = source.value(given) if given else None
-    axes = attribute(node, "axes") if value is None else [int(a) for a in value.reshape(-1)]
-    if not axes and attribute(node, "noop_with_empty_axes", 0):
+    axes = get_attribute(node, "axes") if value is None else [int(a) for a in value.reshape(-1)]
+    if not axes and get_attribute(node, "noop_with_empty_axes", 0):
         return None
     return sorted(a % rank for a in axes or range(rank)) if rank else None
 

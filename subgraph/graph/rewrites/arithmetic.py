@@ -7,12 +7,12 @@ from functools import reduce
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.rewrites._region_model import (
     FLOATS,
     RegionModel,
     Substitution,
-    argument,
+    get_argument,
     make_formula_form,
     restrict_to,
 )
@@ -109,7 +109,7 @@ def _rewrite_reciprocal(source: RegionModel, node: NodeProto, new: Substitution)
 
 @restrict_to("LeakyRelu", "PRelu", floats=True)
 def _rewrite_where(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    slope = argument(node, 1) or attribute(node, "alpha", 0.01)
+    slope = get_argument(node, 1) or get_attribute(node, "alpha", 0.01)
     new.formula("Where(Less(x, 0), Mul(x, slope), x)", slope=slope)
     return "a Where instead of"
 
@@ -121,9 +121,9 @@ def _rewrite_maximum(source: RegionModel, node: NodeProto, new: Substitution) ->
     if node.op_type == "Relu":
         bounds = [new.weight(0, element) if element else "", ""]
     elif new.opset >= 11:
-        bounds = [argument(node, 1), argument(node, 2)]
+        bounds = [get_argument(node, 1), get_argument(node, 2)]
     else:
-        limits = (attribute(node, "min"), attribute(node, "max"))
+        limits = (get_attribute(node, "min"), get_attribute(node, "max"))
         bounds = ["" if limit is None else new.weight(limit, element) for limit in limits]
     steps = [(op, bound) for op, bound in zip(("Max", "Min"), bounds, strict=True) if bound]
     for op, bound in steps:
@@ -138,7 +138,7 @@ def _rewrite_remainder(source: RegionModel, node: NodeProto, new: Substitution) 
     """Rewrite a remainder, which has the sign of the divisor, or with `fmod` that of the
     dividend."""
     signed = "Mul(Mod(Abs(x), Abs(y), fmod=1), Sign(x))"
-    if attribute(node, "fmod", 0):
+    if get_attribute(node, "fmod", 0):
         new.formula(signed)
         return "a Mod of absolute values and the dividend's sign instead of"
     new.formula("Where(Less(Mul(r, y), 0), Add(r, y), r)", r=new.formula(signed, ""))
@@ -161,7 +161,7 @@ def _write_power_of_two(source: RegionModel, node: NodeProto, new: Substitution)
     given |= {"powers": new.weight(2 ** np.arange(bits + 1)), "wide": TensorProto.INT64}
     given["a"] = new.formula("Cast(x, to=wide)", "", **given)
     given["p"] = new.formula("Gather(powers, Max(Min(Cast(y, to=wide), most), zero))", "", **given)
-    if attribute(node, "direction") == "RIGHT":
+    if get_attribute(node, "direction") == "RIGHT":
         new.formula("Cast(Div(Sub(a, Mod(a, p)), p), to=own)", own=element, **given)
         return "a Div by a power of two instead of"
     new.formula("Cast(Sub(Mod(Add(Mul(a, p), half), size), half), to=own)", own=element, **given)

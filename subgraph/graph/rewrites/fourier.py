@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.rewrites._region_model import (
     RegionModel,
     Substitution,
-    argument,
+    get_argument,
     restrict_to,
 )
 
@@ -26,11 +26,11 @@ def _write_products(source: RegionModel, node: NodeProto, new: Substitution) -> 
     if before is None or after is None or axis is None:
         return ""
     rank = len(before)
-    length = source.value(argument(node, 1))
+    length = source.value(get_argument(node, 1))
     axis %= rank
-    inverse = bool(attribute(node, "inverse", 0))
-    half = bool(attribute(node, "onesided", 0))
-    if (argument(node, 1) and length is None) or axis == rank - 1 or (inverse and half):
+    inverse = bool(get_attribute(node, "inverse", 0))
+    half = bool(get_attribute(node, "onesided", 0))
+    if (get_argument(node, 1) and length is None) or axis == rank - 1 or (inverse and half):
         return ""
     n = before[axis]
     points = n if length is None else int(length.reshape(-1)[0])
@@ -58,9 +58,9 @@ def _write_products(source: RegionModel, node: NodeProto, new: Substitution) -> 
 def _find_axis(source: RegionModel, node: NodeProto) -> int | None:
     """Find the axis, an attribute before opset 20; None unless it is constant."""
     if source.opset < 20:
-        return int(attribute(node, "axis", 1))
-    value = source.value(argument(node, 2))
-    if not argument(node, 2):
+        return int(get_attribute(node, "axis", 1))
+    value = source.value(get_argument(node, 2))
+    if not get_argument(node, 2):
         return -2
     return None if value is None else int(value.reshape(-1)[0])
 

@@ -7,27 +7,31 @@ from typing import Any
 from onnx import FunctionProto, NodeProto
 
 from subgraph.graph import protobuf
-from subgraph.graph.nested import bodies
-from subgraph.graph.opsets import STANDARD, newest_opsets, schema
+from subgraph.graph.nested import list_bodies
+from subgraph.graph.opsets import STANDARD, find_schema, list_newest_opsets
 from subgraph.graph.rewrites._region_model import RegionModel, Substitution
 from subgraph.iterables import index_by_name
 from subgraph.types import JsonObject
 
 
 def _rewrite_as_body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    if node.domain not in STANDARD or node.op_type in ("Constant", "CastLike") or any(bodies(node)):
+    if (
+        node.domain not in STANDARD
+        or node.op_type in ("Constant", "CastLike")
+        or any(list_bodies(node))
+    ):
         return ""
     version = _find_version(node.op_type, source.opset)
     body = source.function_body(node, version) if version else None
     if (
         body is None
-        or any(any(bodies(inner)) for inner in body.node)
+        or any(any(list_bodies(inner)) for inner in body.node)
         or not _means_the_same(body, source.opset)
     ):
         return ""
     values = index_by_name(node.attribute)
     defaults = index_by_name(body.attribute_proto)
-    known = schema(node.op_type, version).attributes
+    known = find_schema(node.op_type, version).attributes
     defaults |= {n: a.default_value for n, a in known.items() if a.default_value.name}
     names = {
         inside: node.input[k] if k < len(node.input) else "" for k, inside in enumerate(body.input)
@@ -54,7 +58,7 @@ def _rewrite_as_body(source: RegionModel, node: NodeProto, new: Substitution) ->
                 else:
                     name = attribute.name
                     attribute.CopyFrom(
-                        protobuf.protos().AttributeProto.FromString(given.SerializeToString())
+                        protobuf.load_protos().AttributeProto.FromString(given.SerializeToString())
                     )
                     attribute.name = name
     return f"the {len(body.node)} operators that define it in the standard, instead of"
@@ -66,9 +70,9 @@ def _find_version(op: str, opset: int) -> int:
 
     Many got their function in a version that only takes more element types.
     """
-    own = schema(op, opset)
-    for version in range(opset, newest_opsets()[""] + 1) if own is not None else ():
-        later = schema(op, version)
+    own = find_schema(op, opset)
+    for version in range(opset, list_newest_opsets()[""] + 1) if own is not None else ():
+        later = find_schema(op, version)
         if later is None or not _are_alike(own, later):
             break
         if later.has_function or later.has_context_dependent_function:
@@ -82,7 +86,7 @@ def _means_the_same(body: FunctionProto, opset: int) -> bool:
         (int(o.version) for o in body.opset_import if o.domain in STANDARD), default=opset
     )
     versions = sorted((version, opset))
-    pairs = [[schema(n.op_type, v, n.domain) for v in versions] for n in body.node]
+    pairs = [[find_schema(n.op_type, v, n.domain) for v in versions] for n in body.node]
     return all(
         a is not None and b is not None and (_are_alike(a, b) or _extends(a, b)) for a, b in pairs
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.properties import OVERFLOWS
 from subgraph.graph.rewrites._region_model import (
     RegionModel,
@@ -65,7 +65,7 @@ def _rewrite_reduction(source: RegionModel, node: NodeProto, new: Substitution) 
         else:
             best = new.node(f"Arg{node.op_type.removeprefix('Reduce')}", [x], axis=axis, keepdims=1)
             x = new.node("GatherElements", [x, best], axis=axis)
-    if attribute(node, "keepdims", 1):
+    if get_attribute(node, "keepdims", 1):
         new.formula("Identity(last)", last=x)
     else:
         new.reduce("Squeeze", x, axes, node.output[0], keepdims=None)

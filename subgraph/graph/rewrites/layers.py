@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.rewrites._region_model import (
     RegionModel,
     Substitution,
-    argument,
     find_reduced_axes,
+    get_argument,
     restrict_to,
 )
 
@@ -19,7 +19,7 @@ PER_AXIS = {"kernel_shape", "strides", "dilations", "output_padding", "output_sh
 
 @restrict_to("Dropout")
 def _rewrite_dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    if new.opset < 12 or argument(node, 2):  # of older versions, training is set elsewhere
+    if new.opset < 12 or get_argument(node, 2):  # of older versions, training is set elsewhere
         return ""
     new.formula("Identity(x)")
     if any(node.output[1:]):
@@ -31,11 +31,11 @@ def _rewrite_dropout(source: RegionModel, node: NodeProto, new: Substitution) ->
 def _normalize_batch(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
     rank = source.rank(node.input[0])
-    trains = any(node.output[1:]) or attribute(node, "training_mode", 0)
+    trains = any(node.output[1:]) or get_attribute(node, "training_mode", 0)
     if any(v is None for v in values) or rank is None or trains:
         return ""
     scale, bias, mean, variance = (np.asarray(v, np.float64) for v in values)
-    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+    factor = scale / np.sqrt(variance + get_attribute(node, "epsilon", 1e-5))
     form = [-1, *[1] * (rank - 2)]
     offset = (bias - mean * factor).reshape(form)
     new.formula("Add(Mul(x, factor), offset)", factor=factor.reshape(form), offset=offset)
@@ -55,7 +55,7 @@ def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution)
         "Add(Mul(Div(c, Sqrt(Add(variance, epsilon))), scale), bias)",
         c=c,
         variance=new.reduce("ReduceMean", new.formula("Mul(c, c)", "", c=c), axes),
-        epsilon=attribute(node, "epsilon", 1e-5),
+        epsilon=get_attribute(node, "epsilon", 1e-5),
         scale=new.reshape(node.input[1], form),
         bias=new.reshape(node.input[2], form),
     )
@@ -66,15 +66,15 @@ def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution)
 def _rewrite_gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     a = node.input[0]
     b = node.input[1]
-    c = argument(node, 2)
+    c = get_argument(node, 2)
     element = source.element(a)
-    a = new.formula("Transpose(x, perm=[1, 0])", "") if attribute(node, "transA", 0) else a
+    a = new.formula("Transpose(x, perm=[1, 0])", "") if get_attribute(node, "transA", 0) else a
     weights = source.value(b)
-    if attribute(node, "transB", 0) and weights is not None:
+    if get_attribute(node, "transB", 0) and weights is not None:
         b = new.weight(np.ascontiguousarray(weights.T))
-    elif attribute(node, "transB", 0):
+    elif get_attribute(node, "transB", 0):
         b = new.node("Transpose", [b])
-    factors = [(attribute(node, "alpha", 1.0), a), (attribute(node, "beta", 1.0), c)]
+    factors = [(get_attribute(node, "alpha", 1.0), a), (get_attribute(node, "beta", 1.0), c)]
     a, c = (new.node("Mul", [t, new.weight(f, element)]) if f != 1 and t else t for f, t in factors)
     new.formula("Add(MatMul(a, b), c)" if c else "MatMul(a, b)", a=a, b=b, c=c)
     return "a MatMul and an Add instead of" if c else "a MatMul instead of"
@@ -102,7 +102,7 @@ def _rewrite_in_two_dimensions(source: RegionModel, node: NodeProto, new: Substi
         else:
             name = new.reduce("Unsqueeze", name, [2], keepdims=None)
         weights = [name, *node.input[2:]]
-    attributes = {a.name: attribute(node, a.name) for a in node.attribute}
+    attributes = {a.name: get_attribute(node, a.name) for a in node.attribute}
     for name in PER_AXIS & attributes.keys():
         attributes[name] = [0 if name == "output_padding" else 1, *attributes[name]]
     if pads := attributes.get("pads"):
@@ -128,7 +128,7 @@ def _rewrite_mean(source: RegionModel, node: NodeProto, new: Substitution) -> st
     rank = source.rank(node.input[0])
     if rank is None or rank < 3 or axes != list(range(2, rank)):
         return ""
-    if attribute(node, "keepdims", 1):
+    if get_attribute(node, "keepdims", 1):
         new.formula("GlobalAveragePool(x)")
     else:
         pooled = new.formula("GlobalAveragePool(x)", "")
@@ -143,7 +143,7 @@ def _divide(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     shape = source.shape(node.input[0])
     if not axes or shape is None:
         return ""
-    total = new.reduce("ReduceSum", x, axes, keepdims=attribute(node, "keepdims", 1))
+    total = new.reduce("ReduceSum", x, axes, keepdims=get_attribute(node, "keepdims", 1))
     count = int(np.prod([shape[axis] for axis in axes]))
     new.formula("Div(total, count)", total=total, count=count)
     return f"a ReduceSum divided by {count} instead of"
@@ -155,8 +155,8 @@ def _rewrite_hard(source: RegionModel, node: NodeProto, new: Substitution) -> st
     if node.op_type == "HardSwish":
         new.formula(f"Mul(x, {gate})", alpha=1 / 6, beta=0.5)
     else:
-        slope = attribute(node, "alpha", 0.2)
-        new.formula(gate, alpha=slope, beta=attribute(node, "beta", 0.5))
+        slope = get_attribute(node, "alpha", 0.2)
+        new.formula(gate, alpha=slope, beta=get_attribute(node, "beta", 0.5))
     return "Mul, Add, Max and Min instead of"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.properties import COMMUTES, NESTS
 from subgraph.graph.rewrites._region_model import (
     RegionModel,
     Substitution,
-    argument,
     find_reduced_axes,
+    get_argument,
     restrict_to,
 )
 
@@ -32,7 +32,7 @@ def _reduce_each_axis(source: RegionModel, node: NodeProto, new: Substitution) -
     x = node.input[0]
     if not axes or len(axes) < 2:
         return ""
-    keep = attribute(node, "keepdims", 1)
+    keep = get_attribute(node, "keepdims", 1)
     for axis in reversed(axes):
         output = node.output[0] if axis == axes[0] else ""
         x = new.reduce(node.op_type, x, [axis], output, keepdims=keep)
@@ -76,12 +76,12 @@ def _rewrite_rows(source: RegionModel, node: NodeProto, new: Substitution) -> st
 @restrict_to("Conv")
 def _rewrite_channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
-    bias = source.value(argument(node, 2))
-    known = weights is not None and (bias is not None or not argument(node, 2))
+    bias = source.value(get_argument(node, 2))
+    known = weights is not None and (bias is not None or not get_argument(node, 2))
     if (
         weights is None
         or not known
-        or attribute(node, "group", 1) != 1
+        or get_attribute(node, "group", 1) != 1
         or len(weights) < MIN_CHANNELS
     ):
         return ""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from subgraph.graph.nested import assign, attribute
+from subgraph.graph.nested import assign, get_attribute
 from subgraph.graph.properties import WINDOWS
 from subgraph.graph.rewrites._region_model import (
     FLOATS,
     RegionModel,
     Substitution,
-    argument,
+    get_argument,
     restrict_to,
 )
 from subgraph.types import Array
@@ -25,10 +25,10 @@ ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
 @restrict_to(*PADDED)
 def _rewrite_explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _find_pads(source, node)
-    if pads is None or attribute(node, "auto_pad", "NOTSET") == "NOTSET":
+    if pads is None or get_attribute(node, "auto_pad", "NOTSET") == "NOTSET":
         return ""
     _set(new.copy(node), pads)
-    return f"the padding as numbers, not auto_pad={attribute(node, 'auto_pad')}, in"
+    return f"the padding as numbers, not auto_pad={get_attribute(node, 'auto_pad')}, in"
 
 
 @restrict_to(*PADDED)
@@ -49,7 +49,11 @@ def _rewrite_floor(source: RegionModel, node: NodeProto, new: Substitution) -> s
     y = source.shape(node.output[0])
     pads = _find_pads(source, node)
     value = _find_neutral(source, node)
-    if not attribute(node, "ceil_mode", 0) or None in (x, y, pads, value) or len(node.output) > 1:
+    if (
+        not get_attribute(node, "ceil_mode", 0)
+        or None in (x, y, pads, value)
+        or len(node.output) > 1
+    ):
         return ""
     assert x and y and pads and value is not None
     kernel, strides, dilations = _get_window(source, node)
@@ -72,7 +76,7 @@ def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     half = len(kernel)
     counts = np.ones([1, 1, *[1] * len(kernel)])
     more = []
-    inside = bool(attribute(node, "count_include_pad", 0))
+    inside = bool(get_attribute(node, "count_include_pad", 0))
     for k in range(half):
         begins = np.arange(y[k + 2]) * strides[k] - pads[k]
         taps = begins[:, None] + np.arange(kernel[k]) * dilations[k]
@@ -93,12 +97,12 @@ def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
-    how = attribute(node, "auto_pad", "NOTSET")
+    how = get_attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _get_window(source, node)
-    is_open = how == "NOTSET" and not attribute(node, "output_shape")
+    is_open = how == "NOTSET" and not get_attribute(node, "output_shape")
     if x is None or y is None or not kernel or is_open:
         return ""
-    added = attribute(node, "output_padding", [0] * len(kernel))
+    added = get_attribute(node, "output_padding", [0] * len(kernel))
     reach = [
         strides[k] * (x[k + 2] - 1) + added[k] + (kernel[k] - 1) * dilations[k] + 1
         for k in range(len(kernel))
@@ -161,19 +165,19 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
 def _find_constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Find the constant padding of all axes, begins, then ends; None if unknown or
     of another mode."""
-    if attribute(node, "mode", "constant") != "constant" or argument(node, 3):
+    if get_attribute(node, "mode", "constant") != "constant" or get_argument(node, 3):
         return None
-    value = source.value(argument(node, 1))
-    return attribute(node, "pads") if value is None else [int(p) for p in value]
+    value = source.value(get_argument(node, 1))
+    return get_attribute(node, "pads") if value is None else [int(p) for p in value]
 
 
 def _fill(source: RegionModel, node: NodeProto) -> Array | None:
     """Return the value with which a Pad fills; None if it is computed."""
-    if name := argument(node, 2):
+    if name := get_argument(node, 2):
         value = source.value(name)
         return None if value is None else value.reshape(())
     element = source.element(node.input[0]) or TensorProto.FLOAT
-    return np.asarray(attribute(node, "value", 0.0), helper.tensor_dtype_to_np_dtype(element))
+    return np.asarray(get_attribute(node, "value", 0.0), helper.tensor_dtype_to_np_dtype(element))
 
 
 def _find_neutral(source: RegionModel, node: NodeProto) -> float | None:
@@ -181,9 +185,9 @@ def _find_neutral(source: RegionModel, node: NodeProto) -> float | None:
     does the same."""
     op = node.op_type
     element = source.element(node.input[0])
-    if op == "AveragePool" and not attribute(node, "count_include_pad", 0):
+    if op == "AveragePool" and not get_attribute(node, "count_include_pad", 0):
         return None
-    if op in ZERO_POINT and (name := argument(node, ZERO_POINT[op])):
+    if op in ZERO_POINT and (name := get_argument(node, ZERO_POINT[op])):
         zero = source.value(name)
         return float(zero.reshape(-1)[0]) if zero is not None and zero.size == 1 else None
     if op == "MaxPool" and element in FLOATS:
@@ -194,19 +198,22 @@ def _find_neutral(source: RegionModel, node: NodeProto) -> float | None:
 def _get_window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[int], list[int]]:
     """Return kernel, strides and dilations."""
     position = 3 if node.op_type == "QLinearConv" else 1
-    kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, position)) or [])[2:]
+    kernel = (
+        get_attribute(node, "kernel_shape")
+        or (source.shape(get_argument(node, position)) or [])[2:]
+    )
     ones = [1] * len(kernel)
-    return kernel, attribute(node, "strides", ones), attribute(node, "dilations", ones)
+    return kernel, get_attribute(node, "strides", ones), get_attribute(node, "dilations", ones)
 
 
 def _find_pads(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Find the padding of the spatial axes, begins, then ends, also of auto_pad;
     None if unknown."""
-    how = attribute(node, "auto_pad", "NOTSET")
+    how = get_attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _get_window(source, node)
     if not kernel:
         return None
-    pads: list[int] | None = attribute(node, "pads")
+    pads: list[int] | None = get_attribute(node, "pads")
     if how in ("NOTSET", "VALID"):
         return pads if pads and how == "NOTSET" else [0] * 2 * len(kernel)
     if (x := source.shape(node.input[0])) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import NodeProto, TensorProto
 
-from subgraph.graph.nested import bodies
+from subgraph.graph.nested import list_bodies
 from subgraph.graph.properties import TYPED
 from subgraph.graph.rewrites._region_model import Form, RegionModel, Substitution
 
@@ -18,7 +18,7 @@ WIDER = {
 def _make_form(words: str, narrow: int, wide: int) -> Form:
     def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         names = [n for n in dict.fromkeys(node.input) if source.element(n) == narrow]
-        if node.op_type in TYPED or any(bodies(node)) or not names:
+        if node.op_type in TYPED or any(list_bodies(node)) or not names:
             return ""
         cast = {name: _widen(source, name, new, wide) for name in names}
         copied = new.copy(node)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from onnx import NodeProto, TensorProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.quantization import unpack_blocks
 from subgraph.graph.rewrites._region_model import (
     RegionModel,
     Substitution,
-    argument,
+    get_argument,
     restrict_to,
 )
 from subgraph.types import Array
@@ -39,10 +39,10 @@ def _rewrite_conv(source: RegionModel, node: NodeProto, new: Substitution) -> st
     x = _write_real(new, i[0:3])
     w = _write_real(new, i[3:6], 0 if channels else None)
     bias = []
-    if name := argument(node, 8):
+    if name := get_argument(node, 8):
         steps = {"s": i[1], "t": i[4], "real": TensorProto.FLOAT}
         bias = [new.formula("Mul(Cast(b, to=real), Mul(s, t))", "", b=name, **steps)]
-    attributes = {a.name: attribute(node, a.name) for a in node.attribute}
+    attributes = {a.name: get_attribute(node, a.name) for a in node.attribute}
     y = new.node("Conv", [x, w, *bias], **attributes)
     new.node("QuantizeLinear", [y, *i[6:8]], node.output[0])
     return "a Conv between DequantizeLinear and QuantizeLinear instead of"
@@ -60,10 +60,10 @@ def _rewrite_binary(source: RegionModel, node: NodeProto, new: Substitution) -> 
 
 @restrict_to(*UNARY, domain=MICROSOFT)
 def _rewrite_unary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    if attribute(node, "channels_last", 0):
+    if get_attribute(node, "channels_last", 0):
         return ""
     op = UNARY[node.op_type]
-    alpha = {"alpha": attribute(node, "alpha", 0.01)} if op == "LeakyRelu" else {}
+    alpha = {"alpha": get_attribute(node, "alpha", 0.01)} if op == "LeakyRelu" else {}
     result = new.node(op, [_write_real(new, node.input[0:3])], **alpha)
     new.node("QuantizeLinear", [result, *filter(None, node.input[3:5])], node.output[0])
     return f"{op} between DequantizeLinear and QuantizeLinear instead of"
@@ -74,7 +74,7 @@ def _rewrite_integers(source: RegionModel, node: NodeProto, new: Substitution) -
     sides = []
     for k in (0, 1):
         wide = new.node("Cast", [node.input[k]], to=TensorProto.INT32)
-        if zero := argument(node, 2 + k):
+        if zero := get_argument(node, 2 + k):
             # one per row, whose place depends on the rank
             if source.shape(zero) not in ([], [1]) and k == 0:
                 return ""
@@ -89,7 +89,7 @@ def _rewrite_blocks(source: RegionModel, node: NodeProto, new: Substitution) -> 
     weights = _read_block_weights(source, node)
     if weights is None:
         return ""
-    bias = argument(node, 5)
+    bias = get_argument(node, 5)
     new.formula("Add(MatMul(x, w), bias)" if bias else "MatMul(x, w)", w=weights.T, bias=bias)
     return "a MatMul with the weights as real numbers instead of"
 
@@ -98,9 +98,9 @@ def _read_block_weights(source: RegionModel, node: NodeProto) -> Array | None:
     """Read the real weights (N, K) of a MatMulNBits; None if not constant, or ordered by g_idx."""
     codes = source.value(node.input[1])
     scales = source.value(node.input[2])
-    if codes is None or scales is None or argument(node, 4):
+    if codes is None or scales is None or get_argument(node, 4):
         return None
-    zeros = source.value(name) if (name := argument(node, 3)) else None
+    zeros = source.value(name) if (name := get_argument(node, 3)) else None
     return None if zeros is None and name else unpack_blocks(node, codes, scales, zeros)[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.rewrites._region_model import RegionModel, Substitution, restrict_to
 
 INT32 = TensorProto.INT32
@@ -15,14 +15,14 @@ MAX_ELEMENTS = 2048  # elements of the axis: every one is compared with every ot
 @restrict_to("TopK")
 def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     shape = source.shape(node.input[0])
-    axis = attribute(node, "axis", -1)
+    axis = get_attribute(node, "axis", -1)
     if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MAX_ELEMENTS:
         return ""
     x = node.input[0]
     n = shape[-1]
     rank = len(shape)
     mine, others = (new.reduce("Unsqueeze", x, [at], keepdims=None) for at in (rank, rank - 1))
-    before = "Greater(other, own)" if attribute(node, "largest", 1) else "Less(other, own)"
+    before = "Greater(other, own)" if get_attribute(node, "largest", 1) else "Less(other, own)"
     sides = {"other": others, "own": mine, "earlier": new.weight(np.tri(n, k=-1, dtype=np.bool_))}
     ties = "And(Equal(other, own), earlier)"
     place = new.formula(f"Cast(Or({before}, {ties}), to=int)", "", int=INT32, **sides)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
-from subgraph.graph.nested import assign, attribute
+from subgraph.graph.nested import assign, get_attribute
 from subgraph.graph.rewrites._region_model import (
     RegionModel,
     Substitution,
-    argument,
+    get_argument,
     restrict_to,
 )
 
@@ -27,8 +27,8 @@ PER_DIRECTION = (
 def _fits(node: NodeProto, new: Substitution, direction: str) -> bool:
     """Return whether a node runs in a direction, on sequences of one length, in the layout
     (sequence, direction, batch, hidden)."""
-    has_layout = not argument(node, 4) and not attribute(node, "layout", 0)
-    return new.opset >= 13 and has_layout and attribute(node, "direction") == direction
+    has_layout = not get_argument(node, 4) and not get_attribute(node, "layout", 0)
+    return new.opset >= 13 and has_layout and get_attribute(node, "direction") == direction
 
 
 @restrict_to(*ACTIVATIONS)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import numpy as np
 from onnx import NodeProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.rewrites._region_model import (
     RegionModel,
     Substitution,
-    argument,
+    get_argument,
     restrict_to,
 )
 from subgraph.types import Array
@@ -49,7 +49,7 @@ def _rewrite_products(source: RegionModel, node: NodeProto, new: Substitution) -
     axes = [
         k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1
     ]
-    nearest = attribute(node, "mode", "nearest") == "nearest"
+    nearest = get_attribute(node, "mode", "nearest") == "nearest"
     mode = _get_attribute(
         node, "coordinate_transformation_mode", "half_pixel", "asymmetric", new.opset
     )
@@ -80,7 +80,7 @@ def _rewrite_products(source: RegionModel, node: NodeProto, new: Substitution) -
 
 def _get_attribute(node: NodeProto, name: str, default: str, old: str, opset: int) -> str:
     """Return an attribute; before opset 11, which lacks them, all meant `old`."""
-    return str(attribute(node, name, default)) if opset >= 11 else old
+    return str(get_attribute(node, name, default)) if opset >= 11 else old
 
 
 def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:
@@ -88,12 +88,12 @@ def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:
     rank = source.rank(node.input[0]) or 0
     before = source.shape(node.input[0])
     position = 1 if source.opset < 11 else 2
-    scales = source.value(argument(node, position))
-    sizes = source.value(argument(node, 3))
-    axes = attribute(node, "axes", list(range(rank)))
+    scales = source.value(get_argument(node, position))
+    sizes = source.value(get_argument(node, 3))
+    axes = get_attribute(node, "axes", list(range(rank)))
     if sizes is not None and sizes.size and before is not None:
         ratios = [float(m) / before[k] for k, m in zip(axes, sizes, strict=True)]
-        policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
+        policy = get_attribute(node, "keep_aspect_ratio_policy", "stretch")
         same = {"not_larger": min, "not_smaller": max}.get(policy)
         given = [same(ratios)] * len(ratios) if same else ratios
     elif scales is not None and scales.size:
@@ -108,8 +108,8 @@ def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:
 
 def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
     """Return a matrix (n, m): of each output, the weights of the inputs around it."""
-    cubic = attribute(node, "mode") == "cubic"
-    smooth = attribute(node, "antialias", 0) and scale < 1
+    cubic = get_attribute(node, "mode") == "cubic"
+    smooth = get_attribute(node, "antialias", 0) and scale < 1
     wide = 1 / scale if smooth else 1.0
     reach = (2 if cubic else 1) * wide
     taps = np.floor(positions - reach)[:, None] + np.arange(1, int(np.ceil(2 * reach)) + 2)
@@ -117,11 +117,11 @@ def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) ->
     weights = np.maximum(0, 1 - distance)
     if cubic:
         # Keys' kernel: "Cubic convolution interpolation for digital image processing", 1981
-        a = attribute(node, "cubic_coeff_a", -0.75)
+        a = get_attribute(node, "cubic_coeff_a", -0.75)
         near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
         far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
         weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
-    if attribute(node, "exclude_outside", 0):
+    if get_attribute(node, "exclude_outside", 0):
         weights = np.where((taps < 0) | (taps >= n), 0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)
     matrix = np.zeros((n, len(positions)))

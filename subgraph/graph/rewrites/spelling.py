@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from subgraph.graph.nested import assign, attribute
-from subgraph.graph.opsets import STANDARD, schema
+from subgraph.graph.nested import assign, get_attribute
+from subgraph.graph.opsets import STANDARD, find_schema
 from subgraph.graph.properties import BROADCASTS, POOLS, WINDOWS
 from subgraph.graph.rewrites._region_model import (
     Form,
     RegionModel,
     Substitution,
-    argument,
     copy_without_nodes,
+    get_argument,
     restrict_to,
     tidy,
 )
@@ -52,10 +52,12 @@ def _broadcast(full: bool) -> Form:
 
 def _rewrite_axes(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     rank = source.rank(
-        node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else argument(node, 0)
+        node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else get_argument(node, 0)
     )
-    axes = attribute(node, "axes", [])
-    given = [*axes, attribute(node, "axis")] if attribute(node, "axis") is not None else axes
+    axes = get_attribute(node, "axes", [])
+    given = (
+        [*axes, get_attribute(node, "axis")] if get_attribute(node, "axis") is not None else axes
+    )
     if not rank or not given or max(given) >= rank or node.domain not in STANDARD:
         return ""
     copied = new.copy(node)
@@ -68,7 +70,7 @@ def _rewrite_axes(source: RegionModel, node: NodeProto, new: Substitution) -> st
 
 
 def _write(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    defined = schema(node.op_type, source.opset, node.domain)
+    defined = find_schema(node.op_type, source.opset, node.domain)
     present = {a.name for a in node.attribute}
     values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
     missing = [v for v in values if v.name and v.name not in present]
@@ -84,10 +86,10 @@ def _write(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _fill(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Write out the default value of the padding, which is an attribute before opset 11."""
     element = source.element(node.input[0])
-    is_constant = attribute(node, "mode", "constant") == "constant"
-    if new.opset < 11 or not element or not is_constant or argument(node, 2):
+    is_constant = get_attribute(node, "mode", "constant") == "constant"
+    if new.opset < 11 or not element or not is_constant or get_argument(node, 2):
         return ""
-    axes = [argument(node, 3)] if argument(node, 3) else []
+    axes = [get_argument(node, 3)] if get_argument(node, 3) else []
     new.copy(node).input[:] = [*node.input[:2], new.weight(0, element), *axes]
     return "the default value written out in"
 
@@ -96,17 +98,17 @@ def _list_window_defaults(source: RegionModel, node: NodeProto) -> dict[str, lis
     """List the attributes of a convolution or a pooling whose defaults depend on its rank."""
     if node.op_type not in ("Conv", *(WINDOWS & POOLS)) or node.domain not in STANDARD:
         return {}
-    kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, 1)) or [])[2:]
+    kernel = get_attribute(node, "kernel_shape") or (source.shape(get_argument(node, 1)) or [])[2:]
     ones = [1] * len(kernel)
     known = {"kernel_shape": list(kernel)} if kernel else {}
-    if kernel and attribute(node, "auto_pad", "NOTSET") == "NOTSET":
+    if kernel and get_attribute(node, "auto_pad", "NOTSET") == "NOTSET":
         known["pads"] = [0] * 2 * len(kernel)
-    allowed = schema(node.op_type, source.opset).attributes
+    allowed = find_schema(node.op_type, source.opset).attributes
     return known | {name: ones for name in ("strides", "dilations") if kernel and name in allowed}
 
 
 def _omit_defaults(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    defined = schema(node.op_type, source.opset, node.domain)
+    defined = find_schema(node.op_type, source.opset, node.domain)
     if defined is None:
         return ""
     defaults = {

@@ -47,7 +47,7 @@ from subgraph.graph import opsets
 from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.storage.dtypes import TYPE_NUMBERS
-from subgraph.text import clean, nearest
+from subgraph.text import clean, find_nearest
 from subgraph.types import StringMap, frozen
 
 HOME = Path(__file__).parent
@@ -150,12 +150,12 @@ class Entry:
         """Return whether this release is right: as tried, or as its nearest tried neighbors are."""
         if not own or self.was_tried(own):
             return self._as_tried(own) in self.right
-        tried = sorted((*self.wrong, *self.right), key=numbers)
-        place = bisect(tried, numbers(own), key=numbers)
+        tried = sorted((*self.wrong, *self.right), key=parse_release)
+        place = bisect(tried, parse_release(own), key=parse_release)
         return {*tried[max(0, place - 1) : place + 1]} <= {*self.right}
 
 
-def entries(
+def list_entries(
     folders: Iterable[Path] = (), runtime: str = "*", operators: Container[str] | None = None
 ) -> list[Entry]:
     """Return the entries of a runtime, or of all: subcut's own, then those of a user's folders.
@@ -214,7 +214,7 @@ def _parse_entry(file: Path, text: str) -> Entry:
             code="known.no-evidence",
         )
     if HOME not in file.parents:  # a test checks our own entries; onnx's schemas take 0.4 s to load
-        versions = opsets.history(entry.operator, "")
+        versions = opsets.list_schema_versions(entry.operator, "")
         attributes = set(flatten(version.attributes for version in versions))
         for key, value in chain(entry.when.items(), entry.unless.items()):
             found = CONDITION.fullmatch(f"{key} = {value}")
@@ -234,7 +234,7 @@ def _parse_entry(file: Path, text: str) -> Entry:
     return replace(entry, name=file.stem, runtime=file.parent.name)
 
 
-def numbers(version: str) -> list[int]:
+def parse_release(version: str) -> list[int]:
     """Return the numbers in a release's name, in their order: releases are compared by them."""
     return [int(n) for n in re.findall(r"\d+", version)]
 
@@ -266,6 +266,6 @@ def find(name: str, among: Sequence[Entry]) -> Entry:
         )
     raise UnknownName(
         f"no entry '{name}'",
-        nearest=nearest(name, [e.name for e in among]),
+        nearest=find_nearest(name, [e.name for e in among]),
         code="known.no-entry",
     )

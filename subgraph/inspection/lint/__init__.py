@@ -230,7 +230,7 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
     skipped = {_make_canonical(name) for name in ignore}
     return [
         name
-        for name in dict.fromkeys(map(_make_canonical, only or plugins.names("lint")))
+        for name in dict.fromkeys(map(_make_canonical, only or plugins.list_names("lint")))
         if name not in skipped
     ]
 

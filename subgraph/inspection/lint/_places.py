@@ -17,10 +17,10 @@ import numpy as np
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import attribute, bodies, iter_named_bodies, list_captured
-from subgraph.graph.opsets import STANDARD, canonical_domain, read_imports, schema
+from subgraph.graph.nested import get_attribute, iter_named_bodies, list_bodies, list_captured
+from subgraph.graph.opsets import STANDARD, canonicalize_domain, find_schema, read_imports
 from subgraph.graph.shape_inference import InferredTypes
-from subgraph.graph.value_types import tensor_type
+from subgraph.graph.value_types import get_tensor_type
 from subgraph.inspection.ranges import Range, measure_tensor
 from subgraph.iterables import index_by_name, invert
 from subgraph.storage import dtypes
@@ -161,7 +161,7 @@ class LintNode:
 
     @property
     def domain(self) -> str:
-        return canonical_domain(self.proto.domain)
+        return canonicalize_domain(self.proto.domain)
 
     @property
     def version(self) -> int | None:
@@ -186,11 +186,11 @@ class LintNode:
         own = [a for a in self.proto.attribute if a.name == name]
         if not own:
             return default
-        known = schema(self.op, self.version or 0, self.domain)
+        known = find_schema(self.op, self.version or 0, self.domain)
         formal = known.attributes.get(name) if known else None
         if formal and any(a.type != formal.type.value for a in own):
             return None
-        return attribute(self.proto, name, default)
+        return get_attribute(self.proto, name, default)
 
     def input(self, k: int) -> str:
         """Return the name of the k-th input, counted from 0; empty without one."""
@@ -210,14 +210,14 @@ class LintNode:
         sequence."""
         if (weight := self.scope.weight(name)) is not None:
             return dtypes.name_of(weight.data_type)
-        known = tensor_type(self.scope.type_of(name))
+        known = get_tensor_type(self.scope.type_of(name))
         return known.dtype if known else ""
 
     def shape(self, name: str) -> Shape | None:
         """Return the shape of a tensor as this node sees it; None if its rank is unknown."""
         if (weight := self.scope.weight(name)) is not None:
             return [int(d) for d in weight.dims]
-        known = tensor_type(self.scope.type_of(name))
+        known = get_tensor_type(self.scope.type_of(name))
         return known.dims if known else None
 
 
@@ -227,10 +227,10 @@ class LintNode:
 def _read_small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
     """Return the numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be
     read."""
-    if tensor is None or not dtypes.bits_of_number(tensor.data_type):
+    if tensor is None or not dtypes.count_number_bits(tensor.data_type):
         return None
     try:
-        is_small = protobuf.element_count(tensor) <= MAX_CONSTANT
+        is_small = protobuf.count_elements(tensor) <= MAX_CONSTANT
         return protobuf.to_array(tensor, graph.path) if is_small else None
     except UNREADABLE:
         return None
@@ -247,8 +247,8 @@ def list_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[S
     def body_types(path: NodePath) -> Types:
         node = typed_nodes()[f"#{path[0]}"]
         for k, j in zip(path[1:-1:2], path[2::2], strict=True):
-            node = list(bodies(node))[k].node[j]
-        body = list(bodies(node))[path[-1]]
+            node = list(list_bodies(node))[k].node[j]
+        body = list(list_bodies(node))[path[-1]]
         return {
             v.name: v.type
             for v in (*body.value_info, *body.output, *body.input)
@@ -338,7 +338,7 @@ def _get_value(node: LintNode) -> protobuf.TensorProto | None:
         if a.name in VALUES and not a.ref_attr_name:
             value = np.asarray(node.attribute(a.name), VALUES[a.name])
             number = dtypes.TYPE_NUMBERS[VALUES[a.name]]
-            return protobuf.protos().TensorProto(
+            return protobuf.load_protos().TensorProto(
                 data_type=number, dims=value.shape, raw_data=value.tobytes()
             )
     return None

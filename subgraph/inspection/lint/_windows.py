@@ -112,6 +112,6 @@ def iter_hanging(all_windows: list[Window]) -> Iterator[Window]:
             yield w
 
 
-def text(numbers: list[int]) -> str:
+def format_window(numbers: list[int]) -> str:
     """Return `56×56`."""
     return "×".join(map(str, numbers))

@@ -16,7 +16,7 @@ from subgraph.graph.value_types import read_type
 from subgraph.inspection.lint import NOTE, WARNING, Issues, LintContext, LintIssue, make_unchecked
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.text import clean, shorten
 from subgraph.types import Shapes, frozen
 
@@ -107,7 +107,7 @@ def _try(
     """Run the model at these sizes; the issue at the first node that fails."""
     feeding = Feeding(shapes=sizes, seed=context.seed)
     failed = _run(context, graph, feeding)
-    text = " ".join(f"{name}={shape_text(tuple(shape))}" for name, shape in sizes.items())
+    text = " ".join(f"{name}={format_shape(tuple(shape))}" for name, shape in sizes.items())
     # The sizes depend on each other in a way that the model does not declare.
     if isinstance(failed, InputError):
         yield make_unchecked(f"{text} cannot be fed: {failed.what}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from subgraph.inspection.lint import Issues, LintContext, note, warning
-from subgraph.inspection.lint._windows import Window, iter_hanging, list_windows, text
+from subgraph.inspection.lint._windows import Window, format_window, iter_hanging, list_windows
 
 FIX = (
     "pad the end with a Pad node (minus infinity for MaxPool) so that all windows fit, and set"
@@ -34,4 +34,4 @@ def check(context: LintContext) -> Issues:
 
 
 def _format_sizes(axes: list[Window], *, ceil: bool) -> str:
-    return text([n for w in axes if (n := w.outputs(ceil=ceil)) is not None])
+    return format_window([n for w in axes if (n := w.outputs(ceil=ceil)) is not None])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from subgraph.graph.nested import VALUE_FIELDS
-from subgraph.graph.opsets import schema
+from subgraph.graph.opsets import find_schema
 from subgraph.inspection import known
 from subgraph.inspection.lint import Issues, LintContext, note
 from subgraph.inspection.lint._places import LintNode
@@ -27,7 +27,7 @@ def check(context: LintContext) -> Issues:
     if not context.runtime:
         return
     by_operator = {}
-    for entry in known.entries(context.known, context.runtime, context.operators):
+    for entry in known.list_entries(context.known, context.runtime, context.operators):
         if entry.is_over(context.release):
             continue
         if entry.operator not in by_operator:
@@ -156,7 +156,7 @@ def _format_default(node: LintNode, name: str) -> str:
 
 @cache
 def _find_default(op: str, version: int, domain: str, name: str) -> str:
-    formal = schema(op, version, domain)
+    formal = find_schema(op, version, domain)
     if not formal or name not in formal.attributes:
         return ""
     default = formal.attributes[name].default_value

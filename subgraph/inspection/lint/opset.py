@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from subgraph.graph.nested import operator
-from subgraph.graph.opsets import drop_defaults, element_text, misfit, schema, type_text
+from subgraph.graph.nested import find_function_key
+from subgraph.graph.opsets import (
+    drop_defaults,
+    find_misfit,
+    find_schema,
+    format_element_type,
+    format_schema_type,
+)
 from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
@@ -32,7 +38,7 @@ def check(context: LintContext) -> Issues:
         version = scope.opsets.get("", 0)
         if version > target:
             for node in scope.nodes:
-                if not node.domain and operator(node.proto) not in functions:
+                if not node.domain and find_function_key(node.proto) not in functions:
                     yield from _check_newer(node, version, target)
 
 
@@ -41,12 +47,12 @@ def _check_newer(node: LintNode, version: int, target: int) -> Issues:
     types = {}
     for name in filter(None, (*node.proto.input, *node.proto.output)):
         if (proto := node.scope.type_of(name)) is not None:
-            types[str(name)] = type_text(proto)
+            types[str(name)] = format_schema_type(proto)
         elif dtype := node.dtype(name):
-            types[str(name)] = element_text(dtypes.TYPE_NUMBERS[dtype])
-    reason = misfit(drop_defaults(node.proto), target, types)
-    if reason and not misfit(node.proto, version, types):
-        form = schema(node.op, version)
+            types[str(name)] = format_element_type(dtypes.TYPE_NUMBERS[dtype])
+    reason = find_misfit(drop_defaults(node.proto), target, types)
+    if reason and not find_misfit(node.proto, version, types):
+        form = find_schema(node.op, version)
         if form and not reason.startswith(ABSENT):
             reason += f"; its form is that of opset {form.since_version}"
         yield warning(

@@ -20,7 +20,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe.caffemodel import WeightBlob, WeightBlobs
 from subgraph.origins.caffe.messages import Message, Parameters
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.text import clean, find_free_name
 from subgraph.types import Array, JsonObject, Shape, Strings, frozen
 
@@ -88,7 +88,7 @@ class Builder:
         """
         if min(shape, default=1) < 1 or prod(shape) > MAX_ELEMENTS:
             raise ModelError(
-                f"{self.where}: '{tensor}' would have the shape {shape_text(shape)}",
+                f"{self.where}: '{tensor}' would have the shape {format_shape(shape)}",
                 "correct the sizes in front of it",
                 code="caffe.wrong-shape",
             )
@@ -144,7 +144,7 @@ class CaffeLayer:
         """
         rank = len(self.shape) if rank is None else rank
         if not -rank <= axis < rank:
-            raise self.refuse(f"has no axis {axis}: its bottom is {shape_text(self.shape)}")
+            raise self.refuse(f"has no axis {axis}: its bottom is {format_shape(self.shape)}")
         return axis % rank
 
     # ------------------------------------------------------------ weights
@@ -175,8 +175,8 @@ class CaffeLayer:
             blob = blobs[k]
             # old files declare four dims, filled up with ones
             if _drop_leading_ones(blob.shape) != _drop_leading_ones(shape):
-                have = shape_text(blob.shape)
-                want = shape_text(shape)
+                have = format_shape(blob.shape)
+                want = format_shape(shape)
                 raise self.refuse(f"needs {want} as blob {k}, the caffemodel has {have}", hint)
         self.builder.used.setdefault(self.name, []).append(blob)
         return blob

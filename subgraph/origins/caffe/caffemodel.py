@@ -100,7 +100,7 @@ def read(path: Path) -> dict[str, WeightBlobs]:
                     code="caffe.hdf5",
                 )
             layers = {}
-            for number, _, begin, end in protobuf.fields(file, 0, file.size, "network"):
+            for number, _, begin, end in protobuf.iter_fields(file, 0, file.size, "network"):
                 if number in _FIELDS:
                     name, blobs = _parse_layer(file, begin, end, *_FIELDS[number])
                     if blobs or name not in layers:
@@ -119,7 +119,7 @@ def _parse_layer(
 ) -> tuple[str, WeightBlobs]:
     name = ""
     places = []
-    for number, tag, at, stop in protobuf.fields(file, begin, end, "layer"):
+    for number, tag, at, stop in protobuf.iter_fields(file, begin, end, "layer"):
         if number == name_field:
             try:
                 name = file.cut(at, stop).decode()
@@ -136,12 +136,12 @@ def _parse_blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightB
     shape: list[int] | None = None
     legacy = dict.fromkeys(_LEGACY_DIMS, 0)
     data: dict[int, list[Blob]] = {_DATA: [], _DOUBLE_DATA: []}
-    for number, tag, at, stop in protobuf.fields(file, begin, end, "blob"):
+    for number, tag, at, stop in protobuf.iter_fields(file, begin, end, "blob"):
         if number in data:
             data[number].append(Blob(file.path, at, stop - at))
         elif number == _SHAPE:  # its field 1 has the sizes, packed or not
             shape = []
-            for inner, inner_tag, begin_of, end_of in protobuf.fields(file, at, stop, "shape"):
+            for inner, inner_tag, begin_of, end_of in protobuf.iter_fields(file, at, stop, "shape"):
                 if inner == 1:
                     shape += _parse_integers(file, inner_tag, begin_of, end_of)
         elif number in legacy:
@@ -174,7 +174,7 @@ def _parse_integers(file: File, tag: int, begin: int, end: int) -> list[int]:
     out = []
     try:
         while at < len(data):
-            value, at = protobuf.varint(data, at)
+            value, at = protobuf.read_varint(data, at)
             out.append(value - (1 << 64) if value >> 63 else value)
         return out or [0]
     except IndexError:
@@ -195,9 +195,9 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
                 len(head) + prod(blob.shape) * blob.width
                 for head, blob in zip(heads, blobs, strict=True)
             ]
-            tags = [protobuf.tag_of(_BLOBS, size) for size in sizes]
+            tags = [protobuf.make_tag(_BLOBS, size) for size in sizes]
             front = _encode_text(1, name) + _encode_text(_TYPE, kind)
-            out.write(protobuf.tag_of(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
+            out.write(protobuf.make_tag(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
             out.write(front)
             for tag, head, blob in zip(tags, heads, blobs, strict=True):
                 out.write(tag + head)
@@ -209,16 +209,16 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
 
 def _encode_text(number: int, text: str) -> bytes:
     data = text.encode()
-    return protobuf.tag_of(number, len(data)) + data
+    return protobuf.make_tag(number, len(data)) + data
 
 
 def _encode_blob_head(blob: WeightBlob) -> bytes:
     """Return the bytes of a BlobProto in front of its values."""
     dims = protobuf.encode_varints(*blob.shape)
-    shape = protobuf.tag_of(1, len(dims)) + dims
+    shape = protobuf.make_tag(1, len(dims)) + dims
     field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA
     return (
-        protobuf.tag_of(_SHAPE, len(shape))
+        protobuf.make_tag(_SHAPE, len(shape))
         + shape
-        + protobuf.tag_of(field, prod(blob.shape) * blob.width)
+        + protobuf.make_tag(field, prod(blob.shape) * blob.width)
     )

@@ -22,7 +22,7 @@ from subgraph.origins.caffe.messages import Message
 from subgraph.origins.caffe.onnx_model import PRODUCER
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
-from subgraph.storage.digest import file_digest
+from subgraph.storage.digest import digest_file
 from subgraph.text import list_some
 from subgraph.types import frozen
 
@@ -123,9 +123,9 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
         protobuf.write(files.convert(drawn).model, files.weights or drawn, target, external=False)
         drawn.unlink(missing_ok=True)
 
-    drawn_or_read = file_digest(files.weights) if files.weights else files.seed
+    drawn_or_read = digest_file(files.weights) if files.weights else files.seed
     return convert_once(
-        ["caffe/3", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write
+        ["caffe/3", digest_file(files.prototxt), drawn_or_read], files.prototxt.name, write
     )
 
 
@@ -182,7 +182,9 @@ def expand_layers(graph: Graph, words: Sequence[str]) -> list[str]:
     out = []
     for word in words:
         nodes = [
-            i for i, node in enumerate(graph.nodes) if protobuf.doc_text(node.doc_string) == word
+            i
+            for i, node in enumerate(graph.nodes)
+            if protobuf.read_doc_text(node.doc_string) == word
         ]
         first = [
             graph.node_names[i] for i in nodes if not set(iter_predecessors(graph, i)) & set(nodes)

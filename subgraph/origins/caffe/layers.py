@@ -14,7 +14,7 @@ import numpy as np
 
 from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.messages import Parameters
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.types import Array, JsonObject, Shape
 
 MAX_EXPONENT = 88  # e to this power is the largest float32
@@ -153,7 +153,7 @@ def _append_ones(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
     """Return the shape, with ones appended for further axes of the first bottom."""
     axis = layer.axis(p.axis) if shape else 0
     if layer.shape[axis : axis + len(shape)] != shape:
-        raise layer.refuse(f"cannot spread {shape_text(shape)} over axis {axis} of its bottom")
+        raise layer.refuse(f"cannot spread {format_shape(shape)} over axis {axis} of its bottom")
     return (*shape, *[1] * (len(layer.shape) - axis - len(shape))) if shape else ()
 
 
@@ -206,7 +206,7 @@ def convert_eltwise(layer: CaffeLayer) -> None:
     p = layer.parameters("eltwise_param")
     if any(shape != layer.shape for shape in layer.shapes):
         raise layer.refuse(
-            f"has bottoms of other shapes: {', '.join(shape_text(s) for s in layer.shapes)}"
+            f"has bottoms of other shapes: {', '.join(format_shape(s) for s in layer.shapes)}"
         )
     if p.coeff and len(p.coeff) != len(layer.bottoms):
         raise layer.refuse(f"has {len(p.coeff)} coefficients for {len(layer.bottoms)} bottoms")

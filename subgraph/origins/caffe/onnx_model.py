@@ -19,8 +19,8 @@ from subgraph.origins.caffe import layers, shapes, windows
 from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, estimate_rms
 from subgraph.origins.caffe.caffemodel import WeightBlobs
 from subgraph.origins.caffe.messages import Message, Parameters, Scalar
-from subgraph.storage.tensors import shape_text
-from subgraph.text import clean, count, nearest
+from subgraph.storage.tensors import format_shape
+from subgraph.text import clean, count, find_nearest
 from subgraph.types import Shape, StringMap, Strings, frozen
 
 # the oldest that have all operators used, for the sake of old converters
@@ -142,7 +142,7 @@ def convert(
         try:
             CONVERTERS[text.type](layer)
         except IndexError:
-            shapes_of = ", ".join(shape_text(shape) for shape in layer.shapes)
+            shapes_of = ", ".join(format_shape(shape) for shape in layer.shapes)
             raise layer.refuse(f"needs a bottom with more axes than {shapes_of}") from None
         builder.rms |= dict.fromkeys(layer.tops, estimate_rms(layer))
         current.update(zip(text.tops, layer.tops, strict=True))
@@ -316,7 +316,7 @@ def _declare(builder: Builder, current: dict[str, str], inputs: _NamedShapes) ->
 
 def _find_bottom(text: LayerText, blob: str, current: StringMap, where: str) -> str:
     if blob not in current:
-        near = nearest(blob, current)[:1]
+        near = find_nearest(blob, current)[:1]
         raise ModelError(
             f"{where}, line {text.message.line}: no layer makes '{blob}', the bottom of"
             f" '{text.name}'",

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import helper, parser
 
 from subgraph.origins.caffe.builder import CaffeLayer
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.types import JsonObject, Shape
 
 
@@ -20,7 +20,7 @@ def convert_concat(layer: CaffeLayer) -> None:
     others = [shape[:axis] + shape[axis + 1 :] for shape in layer.shapes]
     if any(other != others[0] for other in others):
         raise layer.refuse(
-            f"joins shapes that do not fit: {', '.join(shape_text(s) for s in layer.shapes)}"
+            f"joins shapes that do not fit: {', '.join(format_shape(s) for s in layer.shapes)}"
         )
     out = [*layer.shape]
     out[axis] = sum(shape[axis] for shape in layer.shapes)
@@ -71,7 +71,7 @@ def convert_crop(layer: CaffeLayer) -> None:
     ends = [offset + wanted[a] for a, offset in zip(axes, offsets, strict=True)]
     if any(end > shape[a] for a, end in zip(axes, ends, strict=True)):
         raise layer.refuse(
-            f"would cut {shape_text(wanted)} out of {shape_text(shape)}, which is smaller"
+            f"would cut {format_shape(wanted)} out of {format_shape(shape)}, which is smaller"
         )
     out = (*shape[:axis], *wanted[axis:])
     layer.formula("y = Slice (x, starts, ends, axes)", out, starts=offsets, ends=ends, axes=axes)
@@ -100,14 +100,14 @@ def convert_reshape(layer: CaffeLayer) -> None:
     end = len(shape) if p.num_axes == -1 else start + p.num_axes
     dims = list(p.shape.dim) if p.shape else []
     if end > len(shape) or dims.count(-1) > 1 or min(dims, default=0) < -1:
-        raise layer.refuse(f"cannot reshape {shape_text(shape)} to {dims}")
+        raise layer.refuse(f"cannot reshape {format_shape(shape)} to {dims}")
     dims = [n or shape[layer.axis(start + k)] for k, n in enumerate(dims)]
     if -1 in dims:
         rest = prod(n for n in dims if n != -1)
         dims[dims.index(-1)] = prod(shape[start:end]) // rest
     out = (*shape[:start], *dims, *shape[end:])
     if prod(out) != prod(shape):
-        raise layer.refuse(f"cannot reshape {shape_text(shape)} to {shape_text(out)}")
+        raise layer.refuse(f"cannot reshape {format_shape(shape)} to {format_shape(out)}")
     layer.formula("y = Reshape (x, shape)", out, shape=out)
 
 
@@ -156,7 +156,7 @@ def convert_reorg(layer: CaffeLayer) -> None:
         )
     batch, channels, height, width = shape
     if channels % (s * s) or (not p.reverse and (height % s or width % s)):
-        raise layer.refuse(f"cannot part {shape_text(shape)} by {s}")
+        raise layer.refuse(f"cannot part {format_shape(shape)} by {s}")
     few = channels // (s * s)
     inner = (batch, few, height, s, width, s)
     order = (0, 3, 5, 1, 2, 4)

@@ -42,7 +42,9 @@ class Converter:
     def command(self, python: Path, *words: str | Path) -> list[str]:
         """Return the command line in an environment: what `script_main` is to do."""
         here = Path(__file__).parent
-        return children.python(here / "script_main.py", here / self.script, *words, of=python)
+        return children.make_python_command(
+            here / "script_main.py", here / self.script, *words, of=python
+        )
 
 
 TENSORFLOW = Converter(

@@ -12,7 +12,7 @@ from pathlib import Path
 from subgraph import children, system
 from subgraph.errors import ModelError, ResultExists, UsageError, explain_os_error
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.model_file import external_files
+from subgraph.graph.model_file import find_external_files
 from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.origins.converters import Converter
 from subgraph.origins.converters.script_main import UNPAIRED
@@ -73,7 +73,9 @@ def move_model(graph: Graph, target: Path, source: Path, *, force: bool) -> Grap
         ResultExists: a file is in the way; with `force`, only if it is the source.
         DataError: the external data cannot be found. OutputError: nothing can be written.
     """
-    moves = {target.parent / location: file for location, file in external_files(graph).items()}
+    moves = {
+        target.parent / location: file for location, file in find_external_files(graph).items()
+    }
     moves[target] = graph.path
     for place in moves:
         if place.exists() and (not force or place.resolve() == source.resolve() or place.is_dir()):
@@ -166,7 +168,7 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
     """
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     try:
-        with folders.scratch(folder, "aside") as place:
+        with folders.make_scratch(folder, "aside") as place:
             env = outside | {"TMPDIR": str(place.resolve())}
             what = f"cannot run {words[0]}"  # `scratch` takes other errors for a full disk
             with explain_os_error(UsageError, what, "check its path", code="command.not-runnable"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-def files(model: Path) -> tuple[Path, Path]:
+def find_files(model: Path) -> tuple[Path, Path]:
     """Return (program, parameters) of a folder, or of one of the two files.
 
     Raises:
@@ -32,7 +32,7 @@ def convert(model: Path, target: str) -> None:
     """Call paddle2onnx as its command line does."""
     from paddle2onnx import command
 
-    program, parameters = files(model)
+    program, parameters = find_files(model)
     words = ["--model_dir", str(program.parent), "--model_filename", program.name]
     sys.argv = ["paddle2onnx", *words, "--params_filename", parameters.name, "--save_file", target]
     command.main()
@@ -45,7 +45,7 @@ def open_original(
     """Yield its predictor, without optimizations; paddle2onnx renames intermediate tensors."""
     from paddle import inference
 
-    config = inference.Config(*map(str, files(model)))
+    config = inference.Config(*map(str, find_files(model)))
     config.disable_gpu()
     config.disable_glog_info()
     config.switch_ir_optim(False)

@@ -26,7 +26,7 @@ Inputs = dict[str, tuple[str, Any]]
 Compute = Callable[[Values], tuple[Values, Values]]
 
 
-def kind_of(model: Path) -> str:
+def find_kind(model: Path) -> str:
     """Return the kind of a model: a folder is a SavedModel, a zip or HDF5 is Keras'."""
     if model.is_dir():
         return SAVED_MODEL
@@ -40,7 +40,7 @@ def kind_of(model: Path) -> str:
 @contextlib.contextmanager
 def _prepare(model: Path) -> Iterator[tuple[str, str]]:
     """Yield kind and path for tf2onnx; a Keras model is exported to a SavedModel first."""
-    kind = kind_of(model)
+    kind = find_kind(model)
     if kind != KERAS:
         yield kind, str(model)
         return
@@ -64,7 +64,7 @@ def convert(model: Path, target: str) -> None:
             GRAPH: ["--graphdef", path],
         }[kind]
         if kind == GRAPH:
-            inputs, outputs = ends(graph_def(path))
+            inputs, outputs = ends(read_graph_def(path))
             words += ["--inputs", ",".join(inputs), "--outputs", ",".join(outputs)]
         if kind == SAVED_MODEL:
             words += ["--signature_def", _find_signature(path)[0]]
@@ -85,7 +85,7 @@ def _find_signature(model: str) -> tuple[str, Any, Any]:
     return name, loaded.signatures[name], loaded
 
 
-def graph_def(model: str) -> Any:
+def read_graph_def(model: str) -> Any:
     """Return the frozen graph in a file."""
     import tensorflow as tf
 
@@ -143,7 +143,7 @@ def _open_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
 
 
 def _open_graph(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
-    graph = graph_def(model)
+    graph = read_graph_def(model)
     inputs, outputs = ends(graph)
 
     def compute(fed: Values) -> tuple[Values, Values]:

@@ -16,10 +16,10 @@ from subgraph import children, system
 from subgraph.errors import ModelError, OutputError, UsageError
 from subgraph.origins.converted import convert_once
 from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNNAMED, UNWRITTEN
-from subgraph.storage.digest import file_digest
-from subgraph.system import free_memory
+from subgraph.storage.digest import digest_file
+from subgraph.system import measure_free_memory
 from subgraph.types import JsonObject
-from subgraph.version import install
+from subgraph.version import make_install_command
 
 HOME = Path(__file__).resolve().parents[3]
 MAX_CONVERSION_SECONDS = 900
@@ -34,7 +34,7 @@ def to_onnx(path: Path, signature: str = "") -> Path:
         ModelError: the file is damaged, or a cut could not carry it.
         OutputError: it can be written nowhere.
     """
-    depends = ["tflite/3", file_digest(path), signature]
+    depends = ["tflite/3", digest_file(path), signature]
     return convert_once(
         depends, path.name, lambda target: _run("read", path, target, path.name, signature)
     )
@@ -52,14 +52,16 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
     if importlib.util.find_spec("ai_edge_litert") is None:
         raise UsageError(
             f"{name}: TensorFlow Lite takes ai-edge-litert, which is not installed",
-            install("tflite"),
+            make_install_command("tflite"),
             code="package.not-installed",
         )
     paths = source.resolve(), target.resolve()
-    words = children.python("-m", "subgraph.origins.tflite.child", direction, *paths, signature)
+    words = children.make_python_command(
+        "-m", "subgraph.origins.tflite.child", direction, *paths, signature
+    )
     folders = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-    limits: JsonObject = {"memory": free_memory(), "seconds": PROCESSOR_SECONDS}
+    limits: JsonObject = {"memory": measure_free_memory(), "seconds": PROCESSOR_SECONDS}
     try:
         done = children.run(words, timeout=MAX_CONVERSION_SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:

@@ -39,9 +39,9 @@ from subgraph.log import log
 from subgraph.origins.converted import convert_once
 from subgraph.origins.source import PREFIX, find_innermost_call, read_node_metadata
 from subgraph.storage import folders
-from subgraph.storage.digest import file_digest
-from subgraph.storage.tensors import NOT_NUMPY, np_dtype
-from subgraph.system import free_memory
+from subgraph.storage.digest import digest_file
+from subgraph.storage.tensors import NOT_NUMPY, find_dtype
+from subgraph.system import measure_free_memory
 from subgraph.text import clean, shorten_path
 from subgraph.trust import NamedCode
 from subgraph.types import Array, Fields, JsonObject
@@ -258,7 +258,7 @@ def to_numpy(tensor: Any) -> Array:
         bits = {1: pytorch.uint8, 2: pytorch.int16}[plain.element_size()]
         return (
             np.asarray(plain.reshape(-1).view(bits).numpy())
-            .view(np_dtype(name))
+            .view(find_dtype(name))
             .reshape(tuple(plain.shape))
         )
     try:
@@ -372,7 +372,7 @@ def convert_program(path: Path, trust: bool = False) -> Path:
         )
     path = path.absolute()
     # A literal of Python as well.
-    command = children.python("-c", CODE.format(json.dumps(str(path))))
+    command = children.make_python_command("-c", CODE.format(json.dumps(str(path))))
     shown = f"torch.export.load({path.name!r}), which unpickles it"
     trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
 
@@ -382,7 +382,7 @@ def convert_program(path: Path, trust: bool = False) -> Path:
         (target.parent / "model.onnx").rename(target)
 
     versions = [version(name) for name in NEEDS]  # another exporter writes another model
-    return convert_once(["pt2/2", *versions, file_digest(path)], path.name, write)
+    return convert_once(["pt2/2", *versions, digest_file(path)], path.name, write)
 
 
 def _run(command: list[str], path: Path, folder: Path) -> None:
@@ -393,7 +393,9 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
     """
     hint = f"run it yourself to see more: {system.join(command)}"
     try:
-        done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=free_memory())
+        done = children.run(
+            command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=measure_free_memory()
+        )
     except subprocess.TimeoutExpired as e:
         raise ModelError(
             f"PyTorch did not export {path.name} within {EXPORT_TIMEOUT} s",

@@ -29,7 +29,7 @@ from subgraph.iterables import group_values, invert
 from subgraph.origins.source import SCOPE_NAMES, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
 from subgraph.storage import tensors
-from subgraph.storage.folders import aside, safe_names
+from subgraph.storage.folders import make_safe_names, write_aside
 from subgraph.storage.tensors import has_dims
 from subgraph.text import clean, count
 from subgraph.types import Fields, JsonObject, frozen
@@ -132,7 +132,7 @@ def record(
             "name another folder, or remove it",
             code="output.exists",
         )
-    with aside(place) as work:
+    with write_aside(place) as work:
         values = _Values(graph, work)
         way, notes = _run(module, args, kwargs, graph, values, export)
         done = TorchRecording(
@@ -155,7 +155,7 @@ class _Values:
     def __init__(self, graph: Graph, folder: Path) -> None:
         self._graph = graph
         self._folder = folder
-        self._stems = safe_names([*graph.inputs, *graph.maker])
+        self._stems = make_safe_names([*graph.inputs, *graph.maker])
         self.files: dict[str, str] = {}
 
     def add(self, name: str, value: Any) -> None:
@@ -163,7 +163,7 @@ class _Values:
         if name not in self.files and name in self._stems:
             array = programs.to_numpy(value)
             saved = tensors.save(
-                name, array, tensors.type_of(array), self._folder, self._stems[name]
+                name, array, tensors.find_type(array), self._folder, self._stems[name]
             )
             self.files[name] = saved.files[0]
 

@@ -20,8 +20,8 @@ from subgraph.project import parse_seconds
 from subgraph.questions.bisection import result_folder
 from subgraph.questions.bisection.body_search import InnerRuns, InnerSearch
 from subgraph.questions.bisection.describe import describe
-from subgraph.questions.bisection.error_shares import costs
-from subgraph.questions.bisection.items import Remaining, items_of
+from subgraph.questions.bisection.error_shares import measure_costs
+from subgraph.questions.bisection.items import Remaining, list_items
 from subgraph.questions.bisection.options import BisectionOptions
 from subgraph.questions.bisection.oracle import NodeOracle
 from subgraph.questions.bisection.rewriting import RewritingOracle
@@ -33,13 +33,18 @@ from subgraph.results.common import PowerDocument
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
+from subgraph.runtime.python_values import (
+    CandidateValue,
+    Inputs,
+    make_candidate,
+    make_input_arguments,
+)
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.candidate_model import describe_matches
 from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.power import measure_power_in_time
-from subgraph.trials.questions import age, prepare
+from subgraph.trials.questions import describe_age, prepare
 from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Processes, Trials
 from subgraph.types import JsonObject, Shapes
@@ -165,7 +170,7 @@ class Bisection:
             self,
             interim,
             power,
-            [*prepared.notes, age(interim.trials)],
+            [*prepared.notes, describe_age(interim.trials)],
             _list_stale_notes(self.options, interim, place),
         )
         progress.result = _save(self, interim, document, place)
@@ -243,7 +248,7 @@ class Bisection:
 
     def new_oracle(self, trials: Trials) -> NodeOracle:
         """Return an oracle that knows no answers."""
-        return NodeOracle(trials, items_of(trials), self.options.limits.workers)
+        return NodeOracle(trials, list_items(trials), self.options.limits.workers)
 
     def sum_up(self, findings: Findings, before: Counts) -> Findings:
         """Return the findings of a search that has just ended, with the counts of those
@@ -390,7 +395,7 @@ def _measure_own_model(interim: Interim) -> OtherModel | None:
             len(interim.oracle.groups),
         )
         with contextlib.suppress(OutOfTime):
-            return costs(interim.oracle, other)
+            return measure_costs(interim.oracle, other)
     return OtherModel(other.graph.path.name, describe_matches(other), other.weight_cost)
 
 
@@ -476,7 +481,7 @@ def bisect(
     """
     graph = as_graph(graph, "bisect")
     given = make_candidate(candidate, graph)
-    feeding = Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed)
+    feeding = Feeding(make_input_arguments(inputs, graph.inputs), shapes or {}, seed)
     setup = Setup(given, feeding, Path(output), criterion, freeze)
     command = f"subgraph.bisect({graph.path.name!r}, {given.name!r})"
     limits = limits or Settings(max_time=parse_seconds(max_time), workers=jobs)

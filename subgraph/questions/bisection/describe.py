@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from subgraph.comparison.pair import comparable
+from subgraph.comparison.pair import pair_if_comparable
 from subgraph.errors import SubcutError
-from subgraph.graph.region import Region, surroundings
+from subgraph.graph.region import Region, find_surroundings
 from subgraph.iterables import flatten
 from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
@@ -28,7 +28,12 @@ from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, St
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count, list_some
 from subgraph.trials.candidate_runtime import Form
-from subgraph.trials.compare_tensors import add_ranking, describe_model, iter_flaky_notes, ranking
+from subgraph.trials.compare_tensors import (
+    add_ranking,
+    compute_ranking,
+    describe_model,
+    iter_flaky_notes,
+)
 from subgraph.trials.diagnosis.conclusions import Evidence, Fact
 from subgraph.trials.diagnosis.diagnosis import diagnose
 from subgraph.trials.diagnosis.two_models import (
@@ -40,7 +45,7 @@ from subgraph.trials.judge import Judge, iter_conversions
 from subgraph.trials.small_input import find_needed_makers
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
-from subgraph.version import versions
+from subgraph.version import list_versions
 
 FILES = ("custom_ops", "file", "model")  # options that are paths: reports have only the file name
 MAX_UNRESOLVED = 5  # regions and items that notes list
@@ -122,7 +127,7 @@ def describe(
             outputs=trials.model.choice.document(),
         ),
         whole=document.WholeResult(
-            verdict=add_ranking(whole, ranking(trials.model, result)),
+            verdict=add_ranking(whole, compute_ranking(trials.model, result)),
             looked_at=looked_at,
             forms=forms.document(),
             profile=profile,
@@ -198,7 +203,7 @@ def _shorten_path(file: str) -> str:
 
 
 def _describe_environment(oracle: NodeOracle) -> document.RunEnvironment:
-    packages = versions()
+    packages = list_versions()
     subcut = packages.pop("subcut")
     python = packages.pop("python")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
@@ -382,7 +387,7 @@ def _describe_finding(
             sources=find_sources(graph, nodes),
             constants=[graph.label(i) for i in makers] or None,
             edge=_describe_boundary(oracle, region) if region else None,
-            neighbours=surroundings(graph, nodes) if region else None,
+            neighbours=find_surroundings(graph, nodes) if region else None,
             alike=_list_nodes(oracle, finding.alike)[0] if finding.alike else None,
             repeats=[document.RegionNodes(*_list_nodes(oracle, r)[:2]) for r in finding.repeats]
             or None,
@@ -523,7 +528,7 @@ def _count_differences(
     if result is None or result.failure or worst.name not in result.tensors[k]:
         return None, None
     records = values.records[k][worst.name], result.tensors[k][worst.name]
-    pair = comparable(*(record.value() for record in records))
+    pair = pair_if_comparable(*(record.value() for record in records))
     if pair is None:
         return None, None
     d = pair.difference[pair.difference > 0] / (pair.scale or 1.0)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
-from subgraph.comparison.pair import comparable, compute_relative_error
+from subgraph.comparison.pair import compute_relative_error, pair_if_comparable
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
@@ -45,7 +45,7 @@ from subgraph.trials.judge import Judge, require_files_unchanged
 from subgraph.trials.propagation import find_locally_wrong
 from subgraph.trials.trial import Trials
 from subgraph.types import frozen
-from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
+from subgraph.verdict import Judgement, Signature, Status, Verdict, compute_gravity
 
 Nodes = tuple[int, ...]
 
@@ -228,11 +228,11 @@ def read_items(
     nodes: NodeItems, seen: SeenRuns, items: Items, result: RunResult, verdict: Verdict
 ) -> ItemStatuses:
     """Return the items that are wrong in a run with their tensors as outputs."""
-    statuses = statuses_of(verdict, _find_inner_tensors(nodes, items))
+    statuses = list_statuses(verdict, _find_inner_tensors(nodes, items))
     return ItemStatuses(statuses, _measure_local_errors(nodes, seen, items, result, statuses))
 
 
-def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
+def list_statuses(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
     """Return the status of each item, by its gravest output.
 
     Args:
@@ -243,7 +243,7 @@ def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]
     for judgement in verdict.outputs:
         item = items.get(judgement.name)
         if item is not None:
-            gravest[item] = max(gravest.get(item, judgement), judgement, key=gravity)
+            gravest[item] = max(gravest.get(item, judgement), judgement, key=compute_gravity)
     return {item: judgement.status for item, judgement in gravest.items()}
 
 
@@ -307,7 +307,7 @@ def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Quer
 MAX_MEASURED = 64  # items whose share is measured: those with the largest error alone
 
 
-def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
+def measure_costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     """Measure the costs: a run of the candidate per item, and runs of the reference per item whose
     share is measured.
 
@@ -351,6 +351,6 @@ def _measure_error(trials: Trials, region: Region) -> float:
     for reference, candidate in zip(trials.values.records, result.tensors, strict=False):
         for name in region.outputs:
             if name in candidate and reference[name].form == "tensor":
-                pair = comparable(reference[name].value(), candidate[name].value())
+                pair = pair_if_comparable(reference[name].value(), candidate[name].value())
                 errors.append(compute_relative_error(pair) if pair else 0.0)
     return max(errors)

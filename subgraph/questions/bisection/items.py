@@ -93,7 +93,7 @@ class NodeItems:
         return [tuple(ops[i] for i in group) for group in self.groups]
 
 
-def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
+def list_items(trials: Trials) -> tuple[tuple[int, ...], ...]:
     """Return the items of a search, each as its nodes: nodes that an output needs and whose outputs
     depend on more than shapes; if shapes are not frozen, on more than constants."""
     model = trials.model

@@ -11,7 +11,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.region import find_region
 from subgraph.questions.bisection.oracle import NodeOracle
 from subgraph.search import Settings
-from subgraph.storage.folders import safe_name
+from subgraph.storage.folders import make_safe_name
 from subgraph.trials.open_trials import Setup
 from subgraph.types import Strings, frozen
 
@@ -51,9 +51,9 @@ class BisectionOptions:
     def place(self) -> ResultPlace:
         """The folder of the result: one per candidate, candidate model, and body."""
         setup = self.setup
-        name = f"bisect-{safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
-        name += f"-{safe_name(setup.own_model)[:MAX_NAME_LENGTH]}" if setup.own_model else ""
-        name += f"-inside-{safe_name(self.body)[:MAX_NAME_LENGTH]}" if self.body else ""
+        name = f"bisect-{make_safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
+        name += f"-{make_safe_name(setup.own_model)[:MAX_NAME_LENGTH]}" if setup.own_model else ""
+        name += f"-inside-{make_safe_name(self.body)[:MAX_NAME_LENGTH]}" if self.body else ""
         return ResultPlace(setup.output, name, self.force or bool(self.body))
 
     @property

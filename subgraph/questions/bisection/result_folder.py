@@ -32,7 +32,7 @@ from subgraph.log import log
 from subgraph.origins import load
 from subgraph.questions.bisection.oracle import NodeOracle
 from subgraph.questions.bisection.rewriting import run_file
-from subgraph.reports import add_answer, listed, region as describe_region
+from subgraph.reports import add_answer, format_list, format_region as describe_region
 from subgraph.results.bisect import BisectDocument, FindingDocument, SmallInput
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
@@ -68,12 +68,12 @@ def save(
     trials = oracle.trials
     source = case.describe_source(trials.graph)
     place = case.find_free_place(place, source, [trials.graph.path])
-    with folders.aside(place.path) as work:
+    with folders.write_aside(place.path) as work:
         findings = list(document.findings)
         fault = None
         if healing := document.search.healing:
             nodes = "; ".join(map(describe_region, findings))
-            fault = f"only in the full model: {nodes}; right with {listed(healing.changes)}"
+            fault = f"only in the full model: {nodes}; right with {format_list(healing.changes)}"
         for k, name in _iter_case_names(findings if oracle.cuts else findings[:1]):
             finding = findings[k]
             region = _add_case_of(oracle, finding, ResultPlace(work, name), feeding)
@@ -196,7 +196,7 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
     for folder, records in zip(
         evidence.list_sample_folders(into / "inputs", trials.values.labels), feeds, strict=True
     ):
-        evidence.copy_tensors(index_by_name(records), folders.safe_names(cut.inputs), folder)
+        evidence.copy_tensors(index_by_name(records), folders.make_safe_names(cut.inputs), folder)
     (into / BOUNDARY_MATCHES).write_bytes(
         case.as_json(to_json(find_boundary_matches(model, region)))
     )

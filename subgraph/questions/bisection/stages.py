@@ -451,7 +451,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     exact = yield from searcher.search(
         replace(interim, oracle=by_rounding, settlement=settlement), inside=not is_beyond
     )
-    evidence = evidence_of_findings(exact.oracle, exact.findings, interim.trials.judge)
+    evidence = gather_finding_evidence(exact.oracle, exact.findings, interim.trials.judge)
     found = exact.findings
     if found.stopped and all(f.kind is FindingKind.UNRESOLVED for f in found.findings):
         return interim.mark_stopped(found.stopped)
@@ -481,7 +481,7 @@ def _settle_by_nodes(
     used = interim.trials.log
     limits = searcher.options.limits.subtract(interim.findings.counts.total())
     before = used.extra_runs
-    evidence = evidence_of_nodes(
+    evidence = gather_node_evidence(
         interim.oracle, math.inf if limits.max_trials is None else limits.max_trials
     )
     settlement = settle_rounding(evidence, is_beyond_rounding=is_beyond)
@@ -562,12 +562,12 @@ class _NodeAlone(NamedTuple):
     deviation: Deviation | None
 
 
-def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
+def gather_node_evidence(oracle: NodeOracle, most: float) -> NodeEvidence:
     """Run each node alone: at most one run per item, and at most `most` runs.
 
     Nodes that no runtime approximates come first; the first of them that deviates ends it.
     """
-    operators = [operators_of(oracle, [k]) for k in range(len(oracle.groups))]
+    operators = [list_operators(oracle, [k]) for k in range(len(oracle.groups))]
     items = sorted(range(len(operators)), key=lambda k: bool(operators[k] & APPROXIMATED))
     approximated = sum(bool(some & APPROXIMATED) for some in operators)
     deviations = []
@@ -635,7 +635,7 @@ def _run_nodes(
     yield from run_pieces(trials, regions[split:], judge, is_conclusive, left, part)
 
 
-def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -> NodeEvidence:
+def gather_finding_evidence(oracle: NodeOracle, findings: Findings, usual: Judge) -> NodeEvidence:
     """Return the findings of a search by rounding alone as evidence; empty if it did not find all
     that is wrong.
 
@@ -660,6 +660,6 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
     return NodeEvidence(deviations)
 
 
-def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
+def list_operators(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
     """Return the operators of some items."""
     return {oracle.graph.ops[i] for i in flatten(oracle.groups[k] for k in items)}

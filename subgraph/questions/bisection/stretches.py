@@ -15,7 +15,7 @@ from operator import add
 
 from subgraph.iterables import flatten, pick
 from subgraph.questions.bisection.oracle import NodeOracle
-from subgraph.runtime.stretches import Cost, compute_held_bytes, stretches
+from subgraph.runtime.stretches import Cost, compute_held_bytes, iter_stretches
 from subgraph.search import (
     Finding,
     FindingKind,
@@ -37,7 +37,7 @@ UNSEEN = (
 )
 
 
-def stretches_of(oracle: NodeOracle) -> list[Items]:
+def list_stretches(oracle: NodeOracle) -> list[Items]:
     """Return the items, in ranges whose weights fit into the candidate's memory; all in one range
     if the full model fits."""
     trials = oracle.trials
@@ -52,7 +52,7 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     total = sum(dict(flatten(cost.weights.items() for cost in costs)).values())
     # Two stretches at least: the whole was too much.
     most = min(int(room * MAX_WEIGHTS_SHARE), total // 2)
-    return [tuple(items) for items in stretches(costs, [0] * (len(costs) + 1), most)]
+    return [tuple(items) for items in iter_stretches(costs, [0] * (len(costs) + 1), most)]
 
 
 def capture(oracle: NodeOracle) -> None:
@@ -63,7 +63,7 @@ def capture(oracle: NodeOracle) -> None:
         InputError: an input does not fit. ModelError: the reference cannot run the model.
             WorkerDied: it crashed.
     """
-    parts = stretches_of(oracle)
+    parts = list_stretches(oracle)
     ends = [
         oracle.trials.full_model,
         *(oracle.region(items) for items in parts if len(parts) > 1),
@@ -74,7 +74,7 @@ def capture(oracle: NodeOracle) -> None:
 def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     """Search the model; if the candidate's memory does not hold it, each stretch, as between two
     nodes."""
-    parts = stretches_of(oracle)
+    parts = list_stretches(oracle)
     found = list[Findings]()
     numbers = itertools.count(1)
 
@@ -89,7 +89,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
             return whole
         # it was tried, and stopped for its memory
         found = [whole]
-        parts = stretches_of(oracle)
+        parts = list_stretches(oracle)
     scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
     begin = settings.clock()
     for within in filter(None, (scope.intersection(items) for items in parts)):

@@ -23,7 +23,7 @@ from subgraph.questions.blame.attributes import describe_node
 from subgraph.questions.blame.blame import Blame, ReleasesAsked
 from subgraph.questions.blame.maker import Maker
 from subgraph.reports import describe_worst
-from subgraph.reports.md import code
+from subgraph.reports.md import format_code
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
 from subgraph.results.blame import (
     BlameCost,
@@ -58,13 +58,13 @@ def write_answer(document: BlameDocument, folder: Path) -> BlameDocument:
     Raises:
         OutputError: nothing can be written.
     """
-    document = replace(document, answer=paragraph(document))
+    document = replace(document, answer=make_paragraph(document))
     (folder / BLAME_JSON).write_bytes(as_json(to_json(document)))
     (folder / BLAME_ANSWER).write_bytes(f"{document.answer}\n".encode())
     return document
 
 
-def plain(found: BlameDocument) -> list[str]:
+def list_plain_lines(found: BlameDocument) -> list[str]:
     """Return the lines of the answer after the first one, without Markdown.
 
     Lines that a report has elsewhere are omitted.
@@ -74,21 +74,21 @@ def plain(found: BlameDocument) -> list[str]:
     return [line.removeprefix("- ").replace("`", "") for line in lines]
 
 
-def paragraph(found: BlameDocument) -> str:
+def make_paragraph(found: BlameDocument) -> str:
     """Return Markdown: versions, region, pass, cures with their cost, a line each.
 
     Names are code spans.
     """
     cause = found.cause
     region = found.region
-    lines = [_format_head(found), *(f"- {NODE}: {code(node)}" for node in region.nodes)]
+    lines = [_format_head(found), *(f"- {NODE}: {format_code(node)}" for node in region.nodes)]
     lines += [f"- {SEEN}: {clean(region.seen)}"] if region.seen else []
     lines += [f"- Differs: {clean(text)}" for text in region.differences[:MAX_CURES]]
     if cause.versions:
-        lines.append(f"- Releases: {history(cause.versions)}")
+        lines.append(f"- Releases: {format_history(cause.versions)}")
     if cause.passes:
         of = f"Step of {clean(cause.made_by)}" if cause.made_by else "Optimizer pass"
-        lines.append(f"- {of}: right without {code(describe_sets(cause.passes))}")
+        lines.append(f"- {of}: right without {format_code(describe_sets(cause.passes))}")
     elif cause.made_by and found.exit_code == 1:
         lines.append(f"- {clean(cause.made_by)}: without all that it can leave out, it is as wrong")
     elif cause.kernels:
@@ -97,7 +97,9 @@ def paragraph(found: BlameDocument) -> str:
             " wrong"
         )
     if cause.attributes:
-        lines.append(f"- Attribute: right without {' or '.join(map(code, cause.attributes))}")
+        lines.append(
+            f"- Attribute: right without {' or '.join(map(format_code, cause.attributes))}"
+        )
     proven = [cure for cure in cause.cures if cure.proven]
     lines += [
         f"- Cure, proven on the full model: {_format_cure(cure)}" for cure in proven[:MAX_CURES]
@@ -134,17 +136,17 @@ def _format_head(found: BlameDocument) -> str:
         who = "The candidate's model"
     if not found.exit_code:
         within = f" {region.pieces}" if region.pieces else ""
-        return f"**{who} agrees on {code(clean(found.model))}{within}**"
+        return f"**{who} agrees on {format_code(clean(found.model))}{within}**"
     if found.exit_code == UNKNOWN:
         return (
-            f"**It is not known whether {who} is right on {code(clean(found.model))}**:"
+            f"**It is not known whether {who} is right on {format_code(clean(found.model))}**:"
             f" {clean(region.why)}"
         )
-    names = [code(clean(name)) for name in region.labels]
+    names = [format_code(clean(name)) for name in region.labels]
     kinds = ", ".join(dict.fromkeys(clean(op) for op in region.ops))
     where = f"{list_some(names, MAX_NODES)} ({kinds})"
     if region.whole and len(names) > MAX_NODES:
-        where = f"{code(clean(found.model))} as a whole"
+        where = f"{format_code(clean(found.model))} as a whole"
     does = f"computes {where} wrong"
     if region.signature is Signature.REFUSED:
         does = f"is invalid at {where}" if cause.is_model_wrong else f"refuses {where}"
@@ -153,13 +155,13 @@ def _format_head(found: BlameDocument) -> str:
     return f"**{who} {does}**: {clean(region.why)}"
 
 
-def history(versions: Versions) -> str:
+def format_history(versions: Versions) -> str:
     """Return `1.15.0 … 1.31.1 wrong, 1.32.0 right (4 of 36 tried)`."""
     tried = f"{len(versions.tried)} of {count(versions.releases, 'release')} tried"
-    return f"{states(versions.tried)} ({tried})"
+    return f"{format_states(versions.tried)} ({tried})"
 
 
-def states(tried: Sequence[TriedRelease]) -> str:
+def format_states(tried: Sequence[TriedRelease]) -> str:
     """Return `1.15.0 … 1.31.1 wrong, 1.32.0 right`: consecutive releases in one
     state are one span."""
     spans = []
@@ -174,13 +176,13 @@ def states(tried: Sequence[TriedRelease]) -> str:
 def _format_cure(cure: Cure) -> str:
     time = "" if cure.slowdown is None else f", {cure.slowdown:.2f} × the time"
     equal = f"; {cure.equal} on the reference" if cure.equal else ""
-    return f"{clean(cure.what)} ({code(clean(cure.how))}{time}{equal})"
+    return f"{clean(cure.what)} ({format_code(clean(cure.how))}{time}{equal})"
 
 
-def summary(found: BlameDocument) -> str:
+def summarize(found: BlameDocument) -> str:
     """Return the answer for a terminal, and its folder."""
     lines = [found.answer.partition("\n")[0].replace("**", "").replace("`", "")]
-    lines += [f"- {line}" for line in plain(found)]
+    lines += [f"- {line}" for line in list_plain_lines(found)]
     cost = found.cost
     runs = f"{count(cost.runs, 'run')}, {count(cost.installs, 'install')}"
     lines.append(f"{runs}, {cost.seconds:.0f} s in addition to the search")
@@ -221,10 +223,10 @@ def explain_findings(
             break
         documents.append(document)
         if finding.case:
-            cause = replace(finding.cause, blame=plain(document))
+            cause = replace(finding.cause, blame=list_plain_lines(document))
             findings = [replace(f, cause=cause) if f is finding else f for f in search.findings]
             search = replace(search, findings=findings)
-            with folders.scratch(folder := Path(finding.case).parent) as work:
+            with folders.make_scratch(folder := Path(finding.case).parent) as work:
                 write_document(search, work)
                 for path in work.iterdir():
                     path.replace(folder / path.name)
@@ -263,7 +265,7 @@ def _explain(
     versions = if_time(partial(blame.history, asked), None) if asked else None
     case = Path(finding.case) if finding and finding.case else None
     home = case or trials.model.scratch
-    with folders.aside(home / BLAME) as work:
+    with folders.write_aside(home / BLAME) as work:
         prove = partial(blame.cures, passes, switches, versions, asked, work, home / BLAME)
         cures = if_time(prove, list[Cure]()) if wrong else []
         if maker and wrong:

@@ -17,9 +17,9 @@ from typing import Any
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import load
-from subgraph.graph.nested import bodies
+from subgraph.graph.nested import list_bodies
 from subgraph.graph.onnx_process import OnnxProcess
-from subgraph.graph.opsets import canonical_domain, read_imports, schema
+from subgraph.graph.opsets import canonicalize_domain, find_schema, read_imports
 from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
@@ -172,14 +172,14 @@ def _iter_places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
     """
     versions = read_imports(model)
     for i, node in enumerate(model.graph.node):
-        domain = canonical_domain(node.domain)
-        known = schema(node.op_type, versions.get(domain, 1), domain)
+        domain = canonicalize_domain(node.domain)
+        known = find_schema(node.op_type, versions.get(domain, 1), domain)
         formals = known.attributes if known is not None else {}
         for k, attribute in enumerate(node.attribute):
             formal = formals.get(attribute.name)
             is_default = read_value(attribute) == read_value(formal and formal.default_value)
             changes = not is_default or _find_other_axis(model, node, attribute) is not None
-            if node.op_type != "Constant" and not any(bodies(node)) and changes:
+            if node.op_type != "Constant" and not any(list_bodies(node)) and changes:
                 yield i, k
 
 

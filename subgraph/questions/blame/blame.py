@@ -65,7 +65,7 @@ class ReleasesAsked:
                 "--versions a,b,c, the oldest first",
                 code="blame.no-versions",
             )
-        releases.package(backend)
+        releases.find_package(backend)
         first, _, last = self.span.partition("..")
         known = [releases.parse(name) for name in self.names or (first, last) if name]
         is_span = not self.names and len(known) > 1
@@ -327,7 +327,7 @@ class Blame:
         if it has none."""
         candidate = self.trials.runtime.candidate
         try:
-            package = releases.package(candidate.backend)[0]
+            package = releases.find_package(candidate.backend)[0]
         except UsageError:
             return candidate.name, self.trials.runtime.about.version
         return candidate.package or package, _find_own_release(self)
@@ -366,7 +366,7 @@ def _iter_candidates(
         how = describe_changed_options(candidate, options)
         yield prover.try_candidate("switch", f"{name} off", how, other)
     if history and asked:
-        package = candidate.package or releases.package(candidate.backend)[0]
+        package = candidate.package or releases.find_package(candidate.backend)[0]
         for version in _find_mended(history):
             other = candidate.set_release(version, asked.sources)
             npm = f"npm install {package}@{version}"

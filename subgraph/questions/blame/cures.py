@@ -28,7 +28,7 @@ from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import SETTINGS
 from subgraph.graph.region import Region
 from subgraph.log import log
-from subgraph.reports import listed
+from subgraph.reports import format_list
 from subgraph.results.bisect import Healing
 from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
@@ -80,7 +80,7 @@ class Prover:
         Raises:
             SubcutError: it cannot be run.
         """
-        cure = self.try_model(listed(healing.changes), Path(healing.model))
+        cure = self.try_model(format_list(healing.changes), Path(healing.model))
         return replace(cure, how=healing.model, heals="whole", model=healing.model)
 
     def try_model(self, what: str, path: Path, kind: str = "rewrite") -> Cure:
@@ -163,7 +163,9 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     model.capture(model.whole())
     model.values.need(names)
     samples = [{name: record[name] for name in names} for record in model.values.records]
-    draws = list(draw_samples(samples, EXTRA_INPUTS, model.new_folder(), parameters(trials.graph)))
+    draws = list(
+        draw_samples(samples, EXTRA_INPUTS, model.new_folder(), list_parameters(trials.graph))
+    )
     fed = replace(
         setup,
         feeding=extend_samples(setup.feeding, samples, draws),
@@ -240,7 +242,7 @@ def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
     return rng.permutation(array.reshape(-1)).reshape(array.shape)
 
 
-def parameters(graph: Graph) -> Strings:
+def list_parameters(graph: Graph) -> Strings:
     """Return the model's inputs that nodes read in such places only. Complexity: linear in their
     readers."""
     return tuple(
@@ -261,7 +263,7 @@ def _are_only_set(graph: Graph, name: str) -> bool:
 def fix_parameters(graph: Graph, region: Region) -> Region:
     """Return the region with these inputs as constants of its cut, as if they depended on shapes
     only."""
-    constant = parameters(graph)
+    constant = list_parameters(graph)
     inputs = tuple(name for name in region.inputs if name not in constant)
     fixed = tuple(name for name in region.inputs if name in constant)
     return replace(region, inputs=inputs, shapes=region.shapes + fixed)

@@ -21,10 +21,10 @@ from subgraph.questions.blame import maker_backend
 from subgraph.questions.blame.cures import Prover
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.command_line import contents
+from subgraph.runtime.command_line import digest_contents
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.worker_pool import Workers
-from subgraph.storage.folders import safe_name, scratch
+from subgraph.storage.folders import make_safe_name, make_scratch
 from subgraph.text import clean, count
 from subgraph.trials.diagnosis.passes import Ablation
 from subgraph.types import Strings, frozen
@@ -115,9 +115,9 @@ def open_maker(
     samples = to_json(feeding.plan(graph, graph.inputs))
     named = replace(parse_maker(text), timeout=limits.timeout, memory=limits.memory)
     named = replace(named, options={**named.options, "samples": samples})
-    with scratch(output.absolute()) as folder, Workers(named) as workers:
+    with make_scratch(output.absolute()) as folder, Workers(named) as workers:
         maker = Maker(f"{named.name} {workers.about().version}".strip(), workers)
-        title = safe_name(maker.title.replace(" ", "-"))
+        title = make_safe_name(maker.title.replace(" ", "-"))
         made = folder / f"{model.stem}-by-{title}.onnx"
         try:
             maker.make(model, made)
@@ -183,7 +183,7 @@ class Remade(Ablation):
         """Return a digest of the model without these steps, or why it cannot be written."""
         if off not in self._digests:
             try:
-                self._digests[off] = contents(self.make(off))
+                self._digests[off] = digest_contents(self.make(off))
             except SubcutError as e:
                 log.debug("%s without %s: %s", self.maker.title, sorted(off), e.what)
                 self._digests[off] = e.what

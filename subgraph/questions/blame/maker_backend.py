@@ -21,7 +21,7 @@ from subgraph.types import Fields
 
 def version(options: Fields) -> str:
     """Return the version of the tool's package; "" without one."""
-    package = plugins.constant("makers", options["maker"], "PACKAGE")
+    package = plugins.read_constant("makers", options["maker"], "PACKAGE")
     return _call_guarded(version_of, options, package) if package else ""
 
 
@@ -58,7 +58,7 @@ def _call_guarded(function: Callable[..., Any], options: Fields, *given: Any, **
     except SubcutError:
         raise
     except ImportError as e:
-        package = plugins.constant("makers", options["maker"], "PACKAGE")
+        package = plugins.read_constant("makers", options["maker"], "PACKAGE")
         hint = f"pip install {package}, or {options['maker']}:python=/path/to/venv/bin/python"
         is_missing = isinstance(e, PackageNotFoundError)
         why = f"the package {package!r} is not installed" if is_missing else str(e)

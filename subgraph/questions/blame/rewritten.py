@@ -37,7 +37,7 @@ from subgraph.questions.blame.cures import Prover, fix_parameters
 from subgraph.results.blame import Cure
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.storage.folders import make_numbered_folder, safe_name
+from subgraph.storage.folders import make_numbered_folder, make_safe_name
 from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import run_loaded
@@ -126,7 +126,7 @@ class Rewriter:
             if equal not in PROVEN:
                 return None
             log.info("cure? %s, on the full model", clean(form.words))
-            name = f"{safe_name(form.name)}-{self.tried}.onnx"
+            name = f"{make_safe_name(form.name)}-{self.tried}.onnx"
             self._make_full_model(form, path).save(self.work / name)
             cure = self.prover.try_model(form.words, self.work / name)
         except (SubcutError, OnnxError) as e:

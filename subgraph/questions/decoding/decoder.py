@@ -18,7 +18,7 @@ from subgraph.errors import ModelError, UnknownName, UsageError, explain_os_erro
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import find_declared_types, read_type
 from subgraph.iterables import group_values, pick
-from subgraph.text import clean, nearest
+from subgraph.text import clean, find_nearest
 from subgraph.types import Fields, StringMap, frozen
 
 DEFAULT_STEPS = 64  # of a text without a number in the file and without an end
@@ -86,7 +86,7 @@ def read_loop_file(path: Path) -> LoopFile:
     known = [f.name for f in fields(LoopFile)]
     for key in document:
         if key not in known:
-            near = nearest(key, known)
+            near = find_nearest(key, known)
             raise UsageError(
                 f"{path}: no key '{key}'",
                 f"known: {', '.join(near or known)}",
@@ -281,7 +281,7 @@ def _require_names(graph: Graph, file: LoopFile) -> None:
             if name not in known:
                 raise UnknownName(
                     f"the model has no {kind} '{name}'",
-                    nearest=nearest(name, known),
+                    nearest=find_nearest(name, known),
                     code="loop.unknown-name",
                 )
 

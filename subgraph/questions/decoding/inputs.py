@@ -21,7 +21,7 @@ from subgraph.questions.decoding.decoder import (
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import Record, np_dtype, tensor_text, write_value
+from subgraph.storage.tensors import Record, find_dtype, format_tensor_type, write_value
 from subgraph.types import Array, Arrays, Fields, JsonObject, frozen
 
 
@@ -148,15 +148,15 @@ class LoopInputs:
             value = self.values.get(name)
             if value is None:
                 shape = find_first_shape(self.decoder, name, self.batch)
-                value = np.zeros(shape, np_dtype(find_declared_type(self.decoder.graph, name)[1]))
+                value = np.zeros(shape, find_dtype(find_declared_type(self.decoder.graph, name)[1]))
             states[name] = self._save(name, value, folder, f"state{i}")
         return states
 
     def _save(self, name: str, value: Any, folder: Path, stem: str) -> Record:
         dtype = find_declared_type(self.decoder.graph, name)[1]
         if value is not None and not isinstance(value, list):
-            value = value.astype(np_dtype(dtype), copy=False)
-        return write_value(name, value, folder, stem, tensor_text(dtype))
+            value = value.astype(find_dtype(dtype), copy=False)
+        return write_value(name, value, folder, stem, format_tensor_type(dtype))
 
 
 def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
@@ -211,7 +211,7 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
         _, dtype, dims = find_declared_type(graph, name)
         shape = [d if isinstance(d, int) else 1 for d in dims or ()]
         try:
-            values[name] = np.broadcast_to(np.asarray(number), shape).astype(np_dtype(dtype))
+            values[name] = np.broadcast_to(np.asarray(number), shape).astype(find_dtype(dtype))
         except ValueError as e:
             raise UsageError(f"[constants] {name} = {number}: {e}", code="loop.wrong-value") from e
     prompt = values.pop(decoder.tokens, None)

@@ -75,7 +75,7 @@ def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
     Raises:
         ResultExists: The folder holds something else.
     """
-    name = f"loop-{folders.safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
+    name = f"loop-{folders.make_safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
     return case.find_free_place(
         ResultPlace(setup.output, name, force), case.describe_source(graph), [graph.path]
     )
@@ -88,7 +88,7 @@ def save(document: LoopDocument, place: ResultPlace, graph: Graph, command: str)
         OutputError: it cannot be written.
     """
     document = replace(document, report=(place.path / LOOP_JSON).as_posix())
-    with folders.aside(place.path) as work:
+    with folders.write_aside(place.path) as work:
         Path(work / LOOP_JSON).write_text(
             json.dumps(to_json(document), indent=1) + "\n", encoding="utf-8"
         )

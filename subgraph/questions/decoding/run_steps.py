@@ -24,7 +24,7 @@ from subgraph.questions.decoding.decoder import Decoder
 from subgraph.questions.decoding.inputs import LoopInputs
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
-from subgraph.storage.tensors import Record, measure_distance, tensor_text, write_value
+from subgraph.storage.tensors import Record, format_tensor_type, measure_distance, write_value
 from subgraph.text import clean
 from subgraph.types import Array, StringMap, frozen
 
@@ -309,7 +309,7 @@ def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem:
         return record
     drawn = np.random.default_rng(seed).uniform(-1, 1, value.shape)
     moved = (value * (1 + eps * drawn)).astype(value.dtype)
-    return write_value(record.name, moved, folder, stem, tensor_text(record.dtype))
+    return write_value(record.name, moved, folder, stem, format_tensor_type(record.dtype))
 
 
 def measure_relative_error(expected: Any, actual: Any) -> float:

@@ -33,7 +33,7 @@ from subgraph.errors import (
     SubcutError,
     WorkerDied,
 )
-from subgraph.graph.model_file import model_digest
+from subgraph.graph.model_file import digest_model
 from subgraph.iterables import index_by_name
 from subgraph.log import log
 from subgraph.questions.decoding.run_steps import (
@@ -358,7 +358,7 @@ class LoopSearch:
             "walk/3",
             __version__,
             kind,
-            model_digest(walked.decoder.graph),
+            digest_model(walked.decoder.graph),
             trials.processes.runs.candidate_key.text,
             self.setup.criterion,
             [begin, end],

@@ -24,7 +24,7 @@ import numpy as np
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.graph import Graph
-from subgraph.graph.model_file import model_digest
+from subgraph.graph.model_file import digest_model
 from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.questions.planning.lists import Kept
@@ -38,18 +38,18 @@ from subgraph.questions.planning.places import (
     Read,
     Twin,
     Unit,
-    places,
+    list_places,
 )
-from subgraph.questions.planning.smallest_set import Found, smallest
+from subgraph.questions.planning.smallest_set import Found, find_smallest_set
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
-from subgraph.storage.digest import Part, digest, file_digest
+from subgraph.storage.digest import Part, digest, digest_file
 from subgraph.storage.tensors import Record
 from subgraph.trials.doubt import Settlement
 from subgraph.trials.open_trials import with_own_model
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.questions import explain_full_model
-from subgraph.trials.score import Judged, not_run
+from subgraph.trials.score import Judged, judge_not_run
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, frozen
 from subgraph.verdict import Status
@@ -96,7 +96,7 @@ class LoweredModels:
     @cached_property
     def places(self) -> list[Place]:
         """The places, in the order of their numbers."""
-        return places(self.graph, self.twin, self.unit)
+        return list_places(self.graph, self.twin, self.unit)
 
     @property
     def _gears(self) -> list[tuple[str, Twin]]:
@@ -205,7 +205,7 @@ class ModelRunner:
         return digest(
             "plan/3",
             __version__,
-            model_digest(trials.graph),
+            digest_model(trials.graph),
             lowering,
             trials.processes.runs.candidate_key.text,
             *fed,
@@ -229,7 +229,7 @@ class ModelRunner:
             options = self.trials.runtime.candidate.options
             return Job(model, self._list_feeds(), self.outputs, into, options=options)
 
-        return self.accept(self._load_or_run([self._identity, file_digest(model)], job))
+        return self.accept(self._load_or_run([self._identity, digest_file(model)], job))
 
     def accept(self, result: RunResult) -> Judged:
         """Judge the outputs of a model by the score of the task, or as `compare` judges them."""
@@ -237,7 +237,7 @@ class ModelRunner:
         if judge.score:
             return judge.score.judge(result)
         if result.failure:
-            return not_run(result.failure.why)
+            return judge_not_run(result.failure.why)
         verdict = judge.verdict(self.trials.model.whole(), result)
         return Judged(verdict.status, verdict.why or verdict.status.value)
 
@@ -363,7 +363,7 @@ class Planner:
                 return self.judge({})
             return self.runner.accept(trials.run(trials.model.whole()))
         except SubcutError as e:
-            return not_run(e.what)
+            return judge_not_run(e.what)
 
     def measure(self) -> None:
         """Measure how far the outputs deviate with each place alone lowered, `jobs` at once.
@@ -432,7 +432,7 @@ class Planner:
             )
             if n in sample and records[n].form == "tensor"
         ]
-        return max((distance(a, b) for a, b in pairs if a.dtype.kind == "f"), default=0.0)
+        return max((measure_distance(a, b) for a, b in pairs if a.dtype.kind == "f"), default=0.0)
 
     def find(self) -> Found | None:
         """Find the smallest set of places to keep.
@@ -462,7 +462,9 @@ class Planner:
         with suppress(OutOfTime):
             self.measure()
         order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
-        found = smallest(order, lambda kept: self.judge(self.models.keep_in_float(kept)).agrees)
+        found = find_smallest_set(
+            order, lambda kept: self.judge(self.models.keep_in_float(kept)).agrees
+        )
         levels = self._find_lowest_gears(self.models.keep_in_float(found.kept))
         refused = (self.tried.get(frozenset(self.models.lower(levels, k).items())) for k in levels)
         proven = sum(one is not None and one.judged.fails for one in refused)
@@ -499,10 +501,10 @@ def compare_outputs(one: ReferenceValues, other: ReferenceValues) -> dict[str, f
     one.need(names)
     other.need(names)
     pairs = list(zip(one.records, other.records, strict=True))
-    return {n: max(distance(a[n].array(), b[n].array()) for a, b in pairs) for n in names}
+    return {n: max(measure_distance(a[n].array(), b[n].array()) for a, b in pairs) for n in names}
 
 
-def distance(reference: Array, other: Array) -> float:
+def measure_distance(reference: Array, other: Array) -> float:
     """Return |a − b| / |a|; infinite if a value is not finite, or the shapes differ."""
     if reference.shape != other.shape:
         return math.inf

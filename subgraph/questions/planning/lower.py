@@ -26,7 +26,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import copy_model
 from subgraph.graph.nested import rename
-from subgraph.graph.opsets import opset_of
+from subgraph.graph.opsets import get_opset
 from subgraph.iterables import flatten
 from subgraph.questions.planning.places import (
     FLOAT,
@@ -59,7 +59,7 @@ def raise_model(graph: Graph, folder: Path) -> Graph:
     Raises:
         ModelError: onnx cannot convert it.
     """
-    is_newer = opset_of(graph.model) >= MIN_AXIS_OPSET
+    is_newer = get_opset(graph.model) >= MIN_AXIS_OPSET
     return graph if is_newer else load_at_opset(graph, MIN_AXIS_OPSET, folder)
 
 
@@ -99,7 +99,7 @@ class _Drafting:
         self.how = how
         self.draft = Draft(graph)
         self.proto = self.draft.model.graph
-        self.opset = opset_of(self.draft.model)
+        self.opset = get_opset(self.draft.model)
         self.names: dict[tuple[str, Lowering], str] = {}  # of lowered values, by tensor and form
         # By tensor; the first one's nodes bear its name alone.
         self.forms: dict[str, list[Form]] = {}
@@ -282,7 +282,7 @@ def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mappi
     for name in dict.fromkeys(flatten(graph.reads)):
         weight = graph.constant(name)
         if weight is not None and weight.data_type == FLOAT:
-            sizes[stored.get(name, "float")] += protobuf.nbytes(weight)
+            sizes[stored.get(name, "float")] += protobuf.count_bytes(weight)
     return sizes
 
 
@@ -331,7 +331,7 @@ def run_lowering(
     name = graph.path.name
     source = folder / "float.onnx"
     copy_model(graph, source)
-    command = children.python("-m", script, source, made, *words)
+    command = children.make_python_command("-m", script, source, made, *words)
     try:
         done = children.run(command, timeout=deadline.timeout(TIMEOUT), cwd=folder)
     except subprocess.TimeoutExpired as e:

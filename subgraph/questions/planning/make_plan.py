@@ -15,16 +15,21 @@ from tempfile import gettempdir
 from subgraph.cases.case import ResultPlace, describe_source, find_free_place
 from subgraph.errors import ArgumentTypeError, ModelError, OutOfTime, UsageError
 from subgraph.graph.graph import Graph, as_graph
-from subgraph.graph.opsets import opset_of
+from subgraph.graph.opsets import get_opset
 from subgraph.graph.region import prepare_graph
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.project import parse_seconds
-from subgraph.questions.bisection.items import NodeItems, items_of
+from subgraph.questions.bisection.items import NodeItems, list_items
 from subgraph.questions.planning import lower, places, scales
-from subgraph.questions.planning.find_plan import LoweredModels, Planner, compare_outputs, distance
+from subgraph.questions.planning.find_plan import (
+    LoweredModels,
+    Planner,
+    compare_outputs,
+    measure_distance,
+)
 from subgraph.questions.planning.lower import count_bytes
-from subgraph.questions.planning.places import GEARS, Twin, Unit, gear
+from subgraph.questions.planning.places import GEARS, Twin, Unit, make_gear
 from subgraph.questions.planning.result_folder import describe_kept_places, save
 from subgraph.questions.planning.scales import fold_batch_norms
 from subgraph.questions.planning.smallest_set import Found
@@ -43,11 +48,16 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline, if_time
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.python_objects import find_run
-from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
+from subgraph.runtime.python_values import (
+    CandidateValue,
+    Inputs,
+    make_candidate,
+    make_input_arguments,
+)
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
-from subgraph.storage.folders import safe_name, scratch
+from subgraph.storage.folders import make_safe_name, make_scratch
 from subgraph.text import clean, count, list_some
 from subgraph.trials.doubt import is_beyond_steps
 from subgraph.trials.matching.pair_models import pair_models
@@ -161,7 +171,7 @@ def plan(
         )
     setup = Setup(
         make_candidate(candidate, graph),
-        Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),
+        Feeding(make_input_arguments(inputs, graph.inputs), shapes or {}, seed),
         Path(output),
         criterion,
         candidate_model=Path(candidate_model) if candidate_model else None,
@@ -214,7 +224,7 @@ def make_plan(
                 document = _suggest_scales(document, trials, request.to)
         name = request.to or Path(setup.own_model).stem or trials.runtime.candidate.name
         source = describe_source(graph)
-        place = ResultPlace(setup.output, f"plan-{safe_name(name)}", request.replaces)
+        place = ResultPlace(setup.output, f"plan-{make_safe_name(name)}", request.replaces)
         place = find_free_place(place, source, [graph.path])
         return save(planner, found, document, place, source, request.to)
 
@@ -251,10 +261,10 @@ def _describe_other_error(planner: Planner) -> str:
     for k, other in enumerate(lowered):
         for name in planner.runner.outputs:
             exact = trials.model.values.records[k][name].array()
-            error = distance(exact, result.tensors[k][name].array())
-            if error > MAX_RATIO * distance(exact, other[name].array()):
+            error = measure_distance(exact, result.tensors[k][name].array())
+            if error > MAX_RATIO * measure_distance(exact, other[name].array()):
                 return verdict.why
-    items = NodeItems(trials, items_of(trials))
+    items = NodeItems(trials, list_items(trials))
     wrong = ((k, one) for k, one in items.judge_steps().items() if one and is_beyond_steps(one))
     return next((f"{items.label(k)}: {one.why}" for k, one in wrong), "")
 
@@ -267,7 +277,7 @@ def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> di
             "omit it: no gear is between 16 bits and float32",
             code="option.conflict",
         )
-    return {name: gear(model.graph, twin, name) for name in GEARS if name in between}
+    return {name: make_gear(model.graph, twin, name) for name in GEARS if name in between}
 
 
 @contextmanager
@@ -290,7 +300,7 @@ def _open(
         setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     with (
         open_workers(setup.candidate, Deadline(end)) as workers,
-        scratch(Path(gettempdir()), "subcut-lowered") as folder,
+        make_scratch(Path(gettempdir()), "subcut-lowered") as folder,
     ):
         if to not in SCALED and not by_command:
             graph = lower.raise_model(graph, folder)
@@ -339,7 +349,7 @@ def _require_unchanged(graph: Graph, feeding: Feeding, model: ReferenceModel) ->
     own = ReferenceValues(
         prepare_graph(graph), model.reference, feeding.plan(graph, graph.inputs), folder
     )
-    is_converted = opset_of(graph.model) != opset_of(model.graph.model)
+    is_converted = get_opset(graph.model) != get_opset(model.graph.model)
     how = "converted to a newer opset" if is_converted else "folded and scaled"
     distances = compare_outputs(own, model.values)
     name, off = max(distances.items(), key=itemgetter(1))

@@ -20,10 +20,10 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
-from subgraph.graph.nested import bodies
-from subgraph.graph.opsets import STANDARD, opset_of, schema
+from subgraph.graph.nested import list_bodies
+from subgraph.graph.opsets import STANDARD, find_schema, get_opset
 from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEIGHTS
-from subgraph.graph.quantization import AXIS, constant_scale
+from subgraph.graph.quantization import AXIS, read_constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
 from subgraph.iterables import flatten, invert
@@ -132,10 +132,10 @@ class Twin:
         )
 
 
-def places(graph: Graph, twin: Twin, unit: Unit) -> list[Place]:
+def list_places(graph: Graph, twin: Twin, unit: Unit) -> list[Place]:
     """List the places of a model, in the order of its nodes."""
     groups: dict[str, list[Read]] = {}
-    names = blocks(graph) if unit is Unit.BLOCK else {}
+    names = name_blocks(graph) if unit is Unit.BLOCK else {}
     for read in twin.reads(graph):
         groups.setdefault(names.get(read[0]) or _name(graph, read, unit), []).append(read)
     return [
@@ -153,7 +153,7 @@ def _name(graph: Graph, read: Read, unit: Unit) -> str:
     return graph.ops[node] if unit is Unit.OPERATOR else graph.label(node)
 
 
-def blocks(graph: Graph) -> dict[int, str]:
+def name_blocks(graph: Graph) -> dict[int, str]:
     """Return the name of each node's block: `first … last`.
 
     A block is between two tensors each of which alone carries all values on. A residual block or a
@@ -204,7 +204,9 @@ def read_pair(pair: CandidateModel) -> Twin:
         if m.dtype in NARROW and n in graph.maker
     }
     rounded = {
-        i: replace(form, dtype=narrow[i]) for i, form in narrowable(graph).items() if i in narrow
+        i: replace(form, dtype=narrow[i])
+        for i, form in list_narrowable(graph).items()
+        if i in narrow
     }
     stored = dict(_iter_activations(pair.graph))
     forms = {n: stored[m.name] for n, m in pair.matches.items() if m.name in stored}
@@ -224,7 +226,7 @@ def read_pair(pair: CandidateModel) -> Twin:
 
 def round_nodes(graph: Graph, precision: Precision) -> Twin:
     """Return the twin in which every node that can be computed in a 16-bit float type is."""
-    return Twin(precision, rounded=narrowable(graph, precision.dtype))
+    return Twin(precision, rounded=list_narrowable(graph, precision.dtype))
 
 
 def lower_by_command(graph: Graph, precision: Precision) -> Twin:
@@ -235,7 +237,7 @@ def lower_by_command(graph: Graph, precision: Precision) -> Twin:
     return Twin(precision, by_command=frozenset(lowered))
 
 
-def gear(graph: Graph, twin: Twin, name: str) -> Twin:
+def make_gear(graph: Graph, twin: Twin, name: str) -> Twin:
     """Return a gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which
     nodes compute in."""
     if name == Precision.FP16.dtype:
@@ -269,7 +271,7 @@ def _iter_activations(twin: Graph) -> Iterator[tuple[str, Form]]:
         op = twin.ops[i]
         if op == "DynamicQuantizeLinear":
             known[node.input[0]] = Dynamic()
-        elif op in OUTPUT_SCALES and (scale := constant_scale(twin, node, *OUTPUT_SCALES[op])):
+        elif op in OUTPUT_SCALES and (scale := read_constant_scale(twin, node, *OUTPUT_SCALES[op])):
             form = Quantized(scale, _find_code_type(twin, node, OUTPUT_SCALES[op][1]))
             known[node.output[0]] = form
             if op == "QuantizeLinear" and not twin.is_weight(node.input[0]):
@@ -302,7 +304,9 @@ def _find_weight_forms(
         if value is None or value.dtype != np.float32:
             continue
         held = next((form for form, stored in codes if _is_code_of(stored, form, value)), None)
-        found[name] = held or Quantized(symmetric(value, *CHANNEL_AXES[graph.ops[i]]), "int8")
+        found[name] = held or Quantized(
+            compute_weight_scales(value, *CHANNEL_AXES[graph.ops[i]]), "int8"
+        )
         if not held:
             own.append(name)
     return found, own
@@ -312,7 +316,7 @@ def _iter_codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
     """Yield the quantized weights of a model."""
     for i, node in enumerate(twin.nodes):
         if (positions := QUANTIZED_WEIGHTS.get(twin.ops[i])) and len(node.input) > positions[1]:
-            scale = constant_scale(twin, node, *positions[1:])
+            scale = read_constant_scale(twin, node, *positions[1:])
             stored = twin.array(node.input[positions[0]]) if scale else None
             if scale is None or stored is None:
                 continue
@@ -334,10 +338,10 @@ def _is_code_of(stored: Array, form: Quantized, value: Array) -> bool:
     )
 
 
-def symmetric(value: Array, axis: int) -> Scale:
+def compute_weight_scales(value: Array, axis: int) -> Scale:
     """Return a scale per channel along an axis, with which int8 codes hold a weight; zero is zero.
 
-    >>> symmetric(np.array([[127, -254], [0, 0]], np.float32), 0).step
+    >>> compute_weight_scales(np.array([[127, -254], [0, 0]], np.float32), 0).step
     (2.0, 1.0)
     """
     axis %= value.ndim
@@ -350,7 +354,7 @@ def symmetric(value: Array, axis: int) -> Scale:
 # ------------------------------------------------------------ float16
 
 
-def narrowable(graph: Graph, dtype: str = "float16") -> dict[int, Rounded]:
+def list_narrowable(graph: Graph, dtype: str = "float16") -> dict[int, Rounded]:
     """Return the nodes that can compute in a float type of 16 bits instead of float32, by index.
 
     An output follows the inputs of its type's parameter; that of a Cast follows its attribute. A
@@ -369,8 +373,8 @@ def narrowable(graph: Graph, dtype: str = "float16") -> dict[int, Rounded]:
     found = {}
     for i, node in enumerate(graph.nodes):
         is_standard = node.domain in STANDARD
-        known = schema(node.op_type, opset_of(graph.model)) if is_standard else None
-        if known is None or any(True for _ in bodies(node)):
+        known = find_schema(node.op_type, get_opset(graph.model)) if is_standard else None
+        if known is None or any(True for _ in list_bodies(node)):
             continue
         free = {c.type_param_str for c in known.type_constraints if {*c.allowed_type_strs} >= FREE}
         reads = [(k, n, _find_formal_type(known.inputs, k)) for k, n in enumerate(node.input) if n]

@@ -28,7 +28,7 @@ from subgraph.questions.planning.smallest_set import Found
 from subgraph.results.plan import KeptPlace, PlanDocument, PlanFiles, TriedList
 from subgraph.storage import folders
 from subgraph.text import clean
-from subgraph.trials.score import Judged, not_run
+from subgraph.trials.score import Judged, judge_not_run
 
 MODEL = "model.onnx"
 RESCALED = "rescaled.onnx"
@@ -56,7 +56,7 @@ def save(
     Raises:
         OutputError: it cannot be written.
     """
-    with folders.aside(place.path) as work:
+    with folders.write_aside(place.path) as work:
         model = None
         if not planner.models.twin.by_command:
             planner.models.draft(found.levels).save(work / MODEL)
@@ -69,7 +69,7 @@ def save(
         (work / LISTS).mkdir()
         lists = {}
         tried = list[TriedList]()
-        for name in plugins.own_names("plan-lists"):
+        for name in plugins.list_own_names("plan-lists"):
             module = plugins.load("plan-lists", name)
             kept, judged = try_list(planner, found, name, module, to)
             (work / LISTS / module.FILE).write_text(module.render(kept), encoding="utf-8")
@@ -165,4 +165,4 @@ def _judge(planner: Planner, tool: str, module: ModuleType, kept: Kept, convert:
     except OutOfTime:
         raise
     except SubcutError as e:
-        return not_run(f"{tool}: {e.what}")
+        return judge_not_run(f"{tool}: {e.what}")

@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 
 from subgraph.editing.draft import Draft
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.nested import assign, attribute
+from subgraph.graph.nested import assign, get_attribute
 from subgraph.graph.properties import CHANNEL_AXES, FEATURE_AXES
 from subgraph.graph.region import prepare_graph
 from subgraph.graph.shape_inference import infer_types
@@ -271,7 +271,7 @@ def rescale(scaling: Scaling, exponents: Mapping[str, Exponent]) -> Rescaled:
     for node in nodes:
         power = exponents.get(node.input[0], 0) if "epsilon" in RULE_OF.get(node.op_type, ()) else 0
         if power:
-            value = attribute(node, "epsilon", EPSILON) * 4.0**-power
+            value = get_attribute(node, "epsilon", EPSILON) * 4.0**-power
             others = [a for a in node.attribute if a.name != "epsilon"]
             assign(node.attribute, [*others, helper.make_attribute("epsilon", value)])
     for name in filter(exponents.get, graph.outputs):

@@ -46,12 +46,12 @@ class Found:
         return self.proven == len(self.kept)
 
 
-def smallest(order: Sequence[int], accepts: Accepts) -> Found:
+def find_smallest_set(order: Sequence[int], accepts: Accepts) -> Found:
     """Find the smallest prefix that is accepted, without the places that can be given back.
 
     All of `order` is known to be accepted.
 
-    >>> smallest([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
+    >>> find_smallest_set([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
     Found(kept=(2, 1), proven=2, levels={})
     """
     results = {frozenset(order): True}

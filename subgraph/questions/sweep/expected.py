@@ -33,11 +33,11 @@ from subgraph.questions.sweep.operator_tests import Example
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import PLAIN, Reference, find_fixed_options
-from subgraph.runtime.run_result import Job, RunResult, keys_to_try, load_or_run
+from subgraph.runtime.run_result import Job, RunResult, list_keys, load_or_run
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Value, list_arrays, shape_text
+from subgraph.storage.tensors import Value, format_shape, list_arrays
 from subgraph.trials.doubt import (
     Decision,
     Deviation,
@@ -102,7 +102,7 @@ class Runtime:
         """
         key = partial(digest, "example/1", __version__, example.key, self.identity)
         run = partial(self._run, example, fresh)
-        result, _ = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
+        result, _ = load_or_run(self.store, list_keys(key, fresh=fresh), run)
         self.used = True
         return result
 
@@ -422,7 +422,7 @@ def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> 
     if dtype != value.dtype and {dtype.kind, value.dtype.kind} - set("OUST"):
         return f"{value.dtype} where {dtype} was expected"
     if expected.shape != value.shape and {expected.shape, value.shape} != {(), (1,)}:
-        return f"{shape_text(value.shape)} where {shape_text(expected.shape)} was expected"
+        return f"{format_shape(value.shape)} where {format_shape(expected.shape)} was expected"
     value = value.reshape(expected.shape)
     if dtype.kind in "OUST":
         off = int(np.sum(expected.astype(str) != value.astype(str)))

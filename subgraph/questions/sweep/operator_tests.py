@@ -26,7 +26,7 @@ import numpy as np
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, Refused, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
-from subgraph.graph.opsets import newest_opsets, opset_of
+from subgraph.graph.opsets import get_opset, list_newest_opsets
 from subgraph.graph.properties import RANDOM_OPS
 from subgraph.graph.value_types import read_type
 from subgraph.iterables import flatten, index_by_name
@@ -34,19 +34,19 @@ from subgraph.log import log
 from subgraph.results.sweep import NamedTest
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
-from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.digest import digest, digest_file
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import (
     Record,
     RecordTuple,
     Value,
+    find_type,
     list_arrays,
     load,
     parse_type,
     save,
-    type_of,
 )
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from subgraph.types import Array, JsonObject, frozen
 from subgraph.version import __version__
 
@@ -145,7 +145,7 @@ class OperatorTests(TestList):
                 parts = list(filter(None, flatten(names)))
                 raise UnknownName(
                     f"no operator or test '{pattern}'",
-                    nearest=nearest(pattern, parts),
+                    nearest=find_nearest(pattern, parts),
                     code="sweep.unknown-test",
                 )
             named |= found
@@ -215,7 +215,7 @@ def _make(folder: Path) -> JsonObject:
     left_out: list[NamedTest] = []
     with (
         warnings.catch_warnings(action="ignore"),  # numpy's, of overflows that are meant
-        folders.temporary("subcut-tests") as temporary,
+        folders.make_temporary("subcut-tests") as temporary,
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
     ):
         newest = find_newest_opset(temporary)
@@ -316,7 +316,7 @@ def _write(test: _OnnxTest, folder: Path, newest: int) -> OperatorTest:
     if _is_random(folder, inputs):
         raise InputError(RANDOM, code="sweep.random")
     records = {"inputs": to_json(inputs), "outputs": to_json(outputs)}
-    files = {f.name: file_digest(f) for f in folder.iterdir()}
+    files = {f.name: digest_file(f) for f in folder.iterdir()}
     key = digest(test.name, records, files, test.rtol, test.atol)
     return OperatorTest(
         test.name, test.op, test.domain, test.kind, test.rtol, test.atol, inputs, outputs, key
@@ -330,7 +330,7 @@ def lower_opset(model: Any, newest: int) -> Any:
     """
     from onnx import helper, version_converter
 
-    if opset_of(model) <= newest:
+    if get_opset(model) <= newest:
         return model
     try:
         lower = version_converter.convert_version(model, newest)
@@ -346,7 +346,7 @@ def find_newest_opset(folder: Path) -> int:
     import onnx
     from onnx import helper
 
-    newest = newest_opsets()[""]
+    newest = list_newest_opsets()[""]
     graph = onnx.parser.parse_graph("g (float[1] x) => (float[1] y) { y = Relu (x) }")
     with Reference() as reference:
         for version in range(newest, 13, -1):
@@ -375,7 +375,7 @@ def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) 
     for k, (info, value) in enumerate(zip(infos, map(_to_value, values), strict=True)):
         form, dtype, _ = read_type(info.type)
         for array in list_arrays(value):
-            actual = parse_type(type_of(array))[1]
+            actual = parse_type(find_type(array))[1]
             if actual != dtype:
                 raise InputError(
                     f"{info.name} is declared as {dtype}, and the test has {actual}",

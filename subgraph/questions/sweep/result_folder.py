@@ -57,13 +57,13 @@ from subgraph.results.sweep import (
     Totals,
 )
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.reference import threads
+from subgraph.runtime.reference import count_threads
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.digest import digest, file_digest
-from subgraph.storage.folders import safe_name
+from subgraph.storage.digest import digest, digest_file
+from subgraph.storage.folders import make_safe_name
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, copy_record
 from subgraph.text import clean
@@ -127,7 +127,7 @@ def count_outcomes(results: Sequence[SweepResult]) -> Totals:
 
 def choose_case_name(test: OperatorTest, result: SweepResult) -> str | None:
     """Return the folder of a bad result's case, within its candidate's; None for other results."""
-    return safe_name(test.name) if result.outcome in BAD else None
+    return make_safe_name(test.name) if result.outcome in BAD else None
 
 
 def make_result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:
@@ -231,8 +231,8 @@ def choose_place(
     candidate: Candidate, only: Sequence[str], output: Path, *, force: bool
 ) -> ResultPlace:
     """Return the place of a candidate's cases: a separate folder for each choice of tests."""
-    name = folders.safe_name(candidate.name)[:MAX_NAME]
-    choice = f"-{folders.safe_name('+'.join(only))[:MAX_NAME]}" if only else ""
+    name = folders.make_safe_name(candidate.name)[:MAX_NAME]
+    choice = f"-{folders.make_safe_name('+'.join(only))[:MAX_NAME]}" if only else ""
     return ResultPlace(output, f"sweep-{name}{choice}", force)
 
 
@@ -271,7 +271,7 @@ def save(
     """
     places = find_free_places(places)
     for k, (runtime, place) in enumerate(zip(sweep.candidates, places, strict=True)):
-        with folders.aside(place.path) as work:
+        with folders.write_aside(place.path) as work:
             for row in rows:
                 if name := choose_case_name(row.test, row.results[k]):
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
@@ -291,7 +291,7 @@ def _save_case(
     with sweep.example(test) as example:
         shutil.copyfile(example.model, work / MODEL)
         skeleton = protobuf.read(work / MODEL)
-        names = folders.safe_names(
+        names = folders.make_safe_names(
             dict.fromkeys(r.name for r in (*example.inputs, *example.outputs))
         )
         inputs, outputs = (
@@ -309,7 +309,7 @@ def _save_case(
     nodes = [
         NodeEntry(n.name or f"#{i}", n.op_type, i) for i, n in enumerate(skeleton.model.graph.node)
     ]
-    parameters = sum(map(protobuf.element_count, skeleton.model.graph.initializer))
+    parameters = sum(map(protobuf.count_elements, skeleton.model.graph.initializer))
     onnx = metadata.version("onnx")
     name = runtime.candidate.name
     check = (
@@ -329,7 +329,7 @@ def _save_case(
         outputs=outputs,
         samples=[SampleEntry("")],
         seed=0,
-        reference=ReferenceEntry(f"what the test of onnx {onnx} expects", threads=threads()),
+        reference=ReferenceEntry(f"what the test of onnx {onnx} expects", threads=count_threads()),
         above=0,
         losses=(),
         check=CheckResult("expected", check.removesuffix(": "), 0.0),
@@ -354,7 +354,7 @@ def _save_tensor(
     record: Record, stem: str, role: str, work: Path, graph: protobuf.GraphProto
 ) -> TensorEntry:
     """Write one tensor's files to `work/role`; its entry in the manifest."""
-    with folders.scratch(work, "files") as aside:
+    with folders.make_scratch(work, "files") as aside:
         moved = copy_record(record, aside, stem).rebase(aside)
         stored, _ = case.store(moved, role, work, FORMATS, TensorFormat(), keep=False)
     maker = next((i for i, n in enumerate(graph.node) if record.name in n.output), None)
@@ -378,10 +378,10 @@ def replay_test(
     inputs, outputs = (
         tuple(records[0] for records in role.values()) for role in (found.inputs, found.outputs)
     )
-    key = digest(name, file_digest(model))  # the store lives no longer than this run
+    key = digest(name, digest_file(model))  # the store lives no longer than this run
     example = Example(name, model, inputs, outputs, test.rtol, test.atol, key)
     with (
-        folders.temporary() as temporary,
+        folders.make_temporary() as temporary,
         Store(temporary / "store") as store,
         open_workers(candidate) as workers,
         Workers(make_plain_candidate(RUN_TIMEOUT)) as plain_workers,

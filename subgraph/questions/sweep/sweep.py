@@ -221,9 +221,9 @@ def open_sweep(
         OutputError: nothing can be written.
     """
     output = output.absolute()
-    protobuf.reading_class()  # here, before threads need it at once: it is set up in steps
+    protobuf.find_reading_class()  # here, before threads need it at once: it is set up in steps
     with ExitStack() as stack:
-        scratch = stack.enter_context(folders.scratch(output))
+        scratch = stack.enter_context(folders.make_scratch(output))
         store = stack.enter_context(Store(output / STORE if stored else scratch / STORE))
         pools = [
             stack.enter_context(open_workers(c))

@@ -28,7 +28,7 @@ from subgraph.errors import InputError
 from subgraph.recordings.dump_files import is_possible_shape
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.folders import safe_name
+from subgraph.storage.folders import make_safe_name
 from subgraph.types import Array, Shape, Strings, frozen
 
 NONE = 0  # not this format
@@ -78,7 +78,7 @@ class WrittenNames:
         self.plain = plain
         self._written: dict[str, list[str]] = {}
         for name in self.names:
-            for form in dict.fromkeys((plain(name), plain(safe_name(name)))):
+            for form in dict.fromkeys((plain(name), plain(make_safe_name(name)))):
                 self._written.setdefault(form, []).append(name)
 
     def find(self, recorded: str) -> list[str]:
@@ -93,7 +93,7 @@ class WrittenNames:
 
     def alike(self, name: str) -> list[str]:
         """Return the names, this one among them, that subcut and the tool write in the same way."""
-        return self._written.get(self.plain(safe_name(name)), [])
+        return self._written.get(self.plain(make_safe_name(name)), [])
 
     def meant_by(self, entry: DumpEntry) -> list[str]:
         """Return the names that an entry can mean: of the recording, its tensor, its node.

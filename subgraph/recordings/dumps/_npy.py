@@ -15,7 +15,7 @@ from numpy.lib import format as npy_format
 from subgraph.recordings.dump_files import Files, is_possible_shape
 from subgraph.recordings.dumps import DumpEntry, DumpHints, find_element_type, replace_characters
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, from_bits, np_dtype
+from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, find_dtype, from_bits
 from subgraph.types import Array, Shape, frozen
 
 MAGIC = b"\x93NUMPY"
@@ -106,7 +106,7 @@ def convert_to_native(array: Array, dtype: str) -> Array:
     if dtype == "string":
         return array.astype(object)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if dtype in NOT_NUMPY and are_bits(array.dtype, np_dtype(dtype)):
+    if dtype in NOT_NUMPY and are_bits(array.dtype, find_dtype(dtype)):
         return from_bits(array, dtype)
     return array
 
@@ -126,7 +126,7 @@ def make_entry(
     header = read_header(files, name)
     stored = header.element_type
     hinted = hints.find(base, plain).dtype
-    if not dtype and hinted in NOT_NUMPY and stored == f"uint{max(dtypes.bits_of(hinted), 8)}":
+    if not dtype and hinted in NOT_NUMPY and stored == f"uint{max(dtypes.count_bits(hinted), 8)}":
         dtype = hinted  # the file holds its raw bits
     dtype = dtype or stored
     golden = _GOLDEN.fullmatch(base)

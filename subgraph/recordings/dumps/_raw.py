@@ -17,7 +17,7 @@ from subgraph.recordings.dump_files import Files, fill_open_dimension
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
+from subgraph.storage.tensors import PACKED, find_dtype, format_shape, unpack
 from subgraph.types import Array, JsonObject, Shape
 
 MANIFEST = "manifest.json"
@@ -28,7 +28,7 @@ _HINT = "name type and shape in a manifest.json next to it, or name the model"
 
 def count_bytes(dtype: str, count: int) -> int:
     """Return the bytes of `count` elements, packed."""
-    return math.ceil(count * dtypes.bits_of(dtype) / 8)
+    return math.ceil(count * dtypes.count_bits(dtype) / 8)
 
 
 def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> Array:
@@ -39,7 +39,7 @@ def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> 
     """
     count = math.prod(shape)
     data = files.map_part(name, offset, count_bytes(dtype, count))
-    flat = unpack(data, dtype, count) if dtype in PACKED else data.view(np_dtype(dtype))
+    flat = unpack(data, dtype, count) if dtype in PACKED else data.view(find_dtype(dtype))
     return files.reshape(name, flat, shape)
 
 
@@ -86,11 +86,11 @@ def _make_flat_entry(
     """Make a flat entry if the type is known and no shape contradicts; else one without values."""
     dtype = default or spec.dtype
     is_typed = spec.shape is None and dtype not in ("", "string") and size >= 0
-    if not is_typed or (size * 8) % dtypes.bits_of(dtype):
-        shape = "no shape" if spec.shape is None else shape_text(spec.shape)
+    if not is_typed or (size * 8) % dtypes.count_bits(dtype):
+        shape = "no shape" if spec.shape is None else format_shape(spec.shape)
         missing = f"{size} bytes, headerless; known of it: {dtype or 'no type'}, {shape}; {_HINT}"
         return DumpEntry(name, dtype=dtype, missing=missing)
-    count = size * 8 // dtypes.bits_of(dtype)
+    count = size * 8 // dtypes.count_bits(dtype)
     load = partial(read, files, name, dtype, (count,), spec.offset)
     return DumpEntry(name, load, dtype, (count,), note=NO_SHAPE)
 
@@ -104,7 +104,7 @@ def fit_size(
     """
     if dims is None:
         return (), None
-    shape = fill_open_dimension(dims, size * 8 // dtypes.bits_of(dtype))
+    shape = fill_open_dimension(dims, size * 8 // dtypes.count_bits(dtype))
     if shape is None or min(shape, default=0) < 0:
         return (), None
     for c0 in BLOCK_SIZES if layout in layouts.BLOCKED else (4,):

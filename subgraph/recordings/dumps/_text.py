@@ -12,7 +12,7 @@ import numpy as np
 
 from subgraph.recordings.dump_files import HEAD_BYTES, Files
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, TensorSpec
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array, Shape
 
 PIECE_BYTES = 1 << 20  # read at a time
@@ -62,7 +62,7 @@ def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     Raises:
         InputError: a word that is not a number of this type.
     """
-    wanted_dtype = np_dtype(dtype)
+    wanted_dtype = find_dtype(dtype)
     block = _COMMENT.sub(b"", block)
     words = block.replace(b",", b" ").split()
     if not words:

@@ -19,7 +19,7 @@ import numpy as np
 
 from subgraph.recordings.dump_files import Files, is_possible_shape
 from subgraph.recordings.dumps import parse_pairs
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array, Shape
 
 SAVE_AS_NPY = "save its tensors with numpy.save(name, tensor.detach().cpu().numpy())"
@@ -77,7 +77,7 @@ def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
         info = next(i for i in archive.infolist() if i.filename.endswith(end))
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > files.sizes[name]:
             raise NotRead("a compressed storage")
-        flat = np.frombuffer(bytearray(archive.read(info)), np_dtype(tensor.dtype))
+        flat = np.frombuffer(bytearray(archive.read(info)), find_dtype(tensor.dtype))
     shape = tensor.shape
     strides = tensor.strides
     count = math.prod(shape)

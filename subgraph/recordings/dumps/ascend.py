@@ -125,7 +125,7 @@ def _find_shape(blob: Any, dtype: str) -> tuple[Shape | None, str]:
     if not dtype:
         names = dict(enumerate(_ascend.TYPE_NAMES))
         return None, f"element type {names.get(blob.data_type, blob.data_type)} is not read"
-    shape = tuple(int(d) for d in blob.shape.dim) or (size * 8 // dtypes.bits_of(dtype),)
+    shape = tuple(int(d) for d in blob.shape.dim) or (size * 8 // dtypes.count_bits(dtype),)
     if not 0 <= size - _raw.count_bytes(dtype, math.prod(shape)) <= MAX_PADDING:
         return shape, f"{size} bytes do not fill {dtype} {list(shape)}"
     return shape, ""

@@ -13,7 +13,7 @@ import numpy as np
 
 from subgraph.recordings.dump_files import ZIP, Files
 from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw
-from subgraph.storage.folders import safe_names
+from subgraph.storage.folders import make_safe_names
 from subgraph.types import Array
 
 plain = _npy.plain
@@ -38,7 +38,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 def _iter_members(files: Files, name: str) -> Iterator[DumpEntry]:
     with files.reading(name), zipfile.ZipFile(files.path(name)) as archive:
         infos = [i for i in archive.infolist() if i.filename.endswith(".npy")]
-    stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
+    stems = make_safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
     for info in {i.filename: i for i in infos}.values():
         base = info.filename[: -len(".npy")]
         with _open_member(files, name, info) as (_, header):

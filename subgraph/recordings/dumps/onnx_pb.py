@@ -76,7 +76,9 @@ def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
     from google.protobuf.message import DecodeError
 
     try:
-        tensor: protobuf.TensorProto = protobuf.protos().TensorProto.FromString(files.read(file))
+        tensor: protobuf.TensorProto = protobuf.load_protos().TensorProto.FromString(
+            files.read(file)
+        )
     except DecodeError as e:
         raise files.make_error(file, f"no ONNX tensor: {e}") from e
     if protobuf.is_on_disk(tensor) or tensor.external_data:

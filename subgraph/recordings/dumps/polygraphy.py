@@ -14,7 +14,7 @@ import numpy as np
 
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy
-from subgraph.storage.folders import safe_name, safe_names
+from subgraph.storage.folders import make_safe_name, make_safe_names
 from subgraph.types import Array, JsonObject
 
 _CLASS = "polygraphy_class"
@@ -47,7 +47,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         with files.reading(file, "no JSON: "):
             data = json.loads(files.read(file))
         rows = list(_iter_results(data)) if isinstance(data, dict) else list(_iter_inputs(data))
-        stems = safe_names(dict.fromkeys(row.side for row in rows))
+        stems = make_safe_names(dict.fromkeys(row.side for row in rows))
         for row in rows:
             folder = file[: -len(".json")] + (f"/{stems[row.side]}/" if len(stems) > 1 else "/")
             yield replace(
@@ -55,7 +55,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                 tensor=row.name,
                 role=row.role,
                 side=row.side,
-                stem=folder + safe_name(row.name),
+                stem=folder + make_safe_name(row.name),
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from subgraph.recordings.dump_files import Files, is_possible_shape
 from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw, parse_pairs
-from subgraph.storage.folders import safe_name
+from subgraph.storage.folders import make_safe_name
 from subgraph.types import JsonObject
 
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
@@ -69,6 +69,6 @@ def _make_entry(files: Files, file: str, name: str, item: Any, start: int) -> Du
         shape,
         tensor=name,
         side=stem,
-        stem=f"{stem}/{safe_name(name)}",
+        stem=f"{stem}/{make_safe_name(name)}",
         missing=missing,
     )

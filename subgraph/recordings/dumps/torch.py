@@ -8,7 +8,7 @@ from functools import partial
 
 from subgraph.recordings.dump_files import ZIP, Files
 from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _torch
-from subgraph.storage.folders import safe_name
+from subgraph.storage.folders import make_safe_name
 
 ENDS = (".pt", ".pth")
 plain = _npy.plain
@@ -31,7 +31,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         for key, tensor in _torch.read_tensors(files, file).items():
             side, _, base = stem.rpartition("/") if not key else (stem, "", key)
             load = partial(_torch.read_array, files, file, tensor)
-            path = f"{stem}/{safe_name(key)}" if key else stem
+            path = f"{stem}/{make_safe_name(key)}" if key else stem
             yield DumpEntry(
                 file, load, tensor.dtype, tensor.shape, tensor=base, side=side, stem=path
             )

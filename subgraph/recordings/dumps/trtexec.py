@@ -11,7 +11,7 @@ import numpy as np
 
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints
-from subgraph.storage.folders import safe_name
+from subgraph.storage.folders import make_safe_name
 from subgraph.types import Array, Shape
 
 TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
@@ -43,7 +43,7 @@ def _make_entry(files: Files, file: str, item: Any) -> DumpEntry:
         whole = all(isinstance(v, int) for v in values)
     dtype = "int64" if whole and values else "float32"
     load = partial(_make_array, files, file, values, dtype, shape)
-    stem = f"{file.removesuffix('.json')}/{safe_name(name)}"
+    stem = f"{file.removesuffix('.json')}/{make_safe_name(name)}"
     return DumpEntry(
         file, load, dtype, shape, tensor=name, step=0.0 if whole else TEXT_STEP, stem=stem
     )

@@ -14,7 +14,7 @@ from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
-from subgraph.storage.tensors import find_largest, np_dtype
+from subgraph.storage.tensors import find_dtype, find_largest
 from subgraph.trials.matching.match_tensors import PROFILE_SLACK
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, Shape, frozen
@@ -138,7 +138,7 @@ def convert_to_reference_type(array: Array, reference: Array, scale: Scale | Non
     if array.dtype == reference.dtype or "O" in (array.dtype.kind, reference.dtype.kind):
         return array
     with np.errstate(all="ignore"):
-        return array.astype(np_dtype(reference.dtype.name))
+        return array.astype(find_dtype(reference.dtype.name))
 
 
 def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:
@@ -229,7 +229,7 @@ def iter_tensor_sizes(model: ReferenceModel, names: Iterable[str]) -> Iterator[t
     specs = recording.find_hints(model.graph).specs
     for name in names:
         spec = specs.get(name, TensorSpec())
-        bits = dtypes.bits_of(spec.dtype or "float32")
+        bits = dtypes.count_bits(spec.dtype or "float32")
         yield name, math.prod(d or 1 for d in spec.shape or ()) * bits // 8
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from subgraph.comparison.pair import compute_relative_l2
 from subgraph.errors import InputError
 from subgraph.graph.properties import MIXES_AXES, WINDOWS
-from subgraph.graph.quantization import code_scales
+from subgraph.graph.quantization import find_code_scales
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.recordings.dumps import DumpEntry
@@ -33,7 +33,7 @@ from subgraph.recordings.matching.align import (
     read_reference_value,
 )
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import Record, Records, save, shape_text, type_of
+from subgraph.storage.tensors import Record, Records, find_type, format_shape, save
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import (
@@ -183,8 +183,8 @@ class TensorMatch:
         fits = self.alignment and math.prod(self.alignment.stored) == array.size
         if self.alignment is None or not fits or are_texts[0] != are_texts[1]:
             flat = f"{array.size} values of {array.dtype.name}"
-            have = flat if array.ndim == 1 else f"shape {shape_text(array.shape)}"
-            want = f"{reference.dtype.name} {shape_text(reference.shape)}"
+            have = flat if array.ndim == 1 else f"shape {format_shape(array.shape)}"
+            want = f"{reference.dtype.name} {format_shape(reference.shape)}"
             what = f"it has {have}, the model {want}: another type, or another tensor"
             raise InputError(what, code="recording.other-type")
         if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not self.scale:
@@ -242,7 +242,7 @@ class MatchedSample:
             raise InputError(f"'{name}' is not a tensor", code="tensor.not-tensor")
         value = self.matches[name].value(reference)
         folder.mkdir(parents=True, exist_ok=True)
-        return save(name, value, type_of(value), folder, stem).rebase(str(folder.resolve()))
+        return save(name, value, find_type(value), folder, stem).rebase(str(folder.resolve()))
 
     def save_all(self, names: Iterable[str], folder: Path, stems: StringMap) -> dict[str, Record]:
         """Save the recorded ones of these tensors; warn of those that cannot be read."""
@@ -395,7 +395,7 @@ class Fit:
 
     @cached_property
     def _scales(self) -> dict[str, Scale]:
-        return code_scales(self.judge.model.graph)
+        return find_code_scales(self.judge.model.graph)
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
         """Return the entry as another run's entry of its name; None if it has not that shape."""

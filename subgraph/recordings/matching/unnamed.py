@@ -243,7 +243,7 @@ class Unnamed:
         sizes = {self.fit.value(entry).size for entry in self.pool}
         found: dict[DumpEntry, str] = {}
         for name, tensor in graph.weights.items():
-            if protobuf.element_count(tensor) in sizes:
+            if protobuf.count_elements(tensor) in sizes:
                 value = protobuf.to_array(tensor, graph.path)
                 share = MAX_SORTED_DISTANCE if is_varied(value) else MAX_ROUNDING_DISTANCE
                 near = self._sums.near(value, share) if is_varied(value, MIN_WEIGHT) else []
@@ -382,7 +382,7 @@ class _Following:
         for name, weighted in queue:
             for reader in self.graph.readers.get(name, ()) if len(found) < MAX_FUSED else ():
                 weights = [n for n in self.graph.reads[reader] if n in self.graph.weights]
-                counts = [protobuf.element_count(self.graph.weights[n]) for n in weights]
+                counts = [protobuf.count_elements(self.graph.weights[n]) for n in weights]
                 now = weighted + bool(weighted or max(counts, default=0) >= MIN_DIFFERENT)
                 new = [n for n in self.graph.makes[reader] if n not in found]
                 found |= dict.fromkeys(new, now > 0)

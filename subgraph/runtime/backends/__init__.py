@@ -118,9 +118,10 @@ class Capabilities:
 @cache
 def capabilities(backend: str) -> Capabilities:
     """Return the facts that a backend states; the defaults for one that is not in this folder."""
-    if backend not in plugins.own_names("backends"):
+    if backend not in plugins.list_own_names("backends"):
         return Capabilities()
     stated: JsonObject = {
-        f.name: plugins.constant("backends", backend, f.name.upper()) for f in fields(Capabilities)
+        f.name: plugins.read_constant("backends", backend, f.name.upper())
+        for f in fields(Capabilities)
     }
     return Capabilities(**{name: value for name, value in stated.items() if value is not None})

@@ -22,9 +22,9 @@ from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.backends import Options
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Value, has_dims, np_dtype
+from subgraph.storage.tensors import Value, find_dtype, has_dims
 from subgraph.types import Array, Fields, frozen
-from subgraph.version import install
+from subgraph.version import make_install_command
 
 MAX_THREADS = 1024  # a typing error must not start a million
 # Element types that most runtimes know.
@@ -66,11 +66,13 @@ def package(module: str, extra: str) -> ModuleType:
     except ImportError as e:
         if util.find_spec(module.partition(".")[0]) is None:
             raise NotInstalled(
-                f"{name} is not installed", install(extra), code="package.not-installed"
+                f"{name} is not installed",
+                make_install_command(extra),
+                code="package.not-installed",
             ) from e
         raise BackendError(
             f"{name} cannot be loaded: {e}",
-            f"{install(extra)} --force-reinstall",
+            f"{make_install_command(extra)} --force-reinstall",
             code="backend.not-loadable",
         ) from e
 
@@ -179,7 +181,7 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
         if value is None:
             raise ModelError(f"no value for the input '{port.name}'", code="backend.input-missing")
         array = np.asarray(value, order="C")
-        if array.dtype != np_dtype(port.dtype):
+        if array.dtype != find_dtype(port.dtype):
             raise ModelError(
                 f"input '{port.name}' is {array.dtype} instead of {port.dtype}",
                 code="input.wrong-type",
@@ -201,7 +203,7 @@ def as_declared(array: Array, port: Port) -> Array:
     """
     if port.dims == () and array.shape == (1,):  # the runtime has no rank 0
         array = array.reshape(())
-    dtype = np_dtype(port.dtype)
+    dtype = find_dtype(port.dtype)
     if array.dtype == dtype:
         return array.copy()
     with np.errstate(over="ignore"):  # beyond the range of float16 is infinity, as in ONNX
@@ -216,7 +218,7 @@ def empty_array(port: Port) -> Array:
     shape (0,)."""
     dims = port.dims or ()
     empty = 0 in dims and None not in dims
-    return np.zeros([d or 0 for d in dims] if empty else [0], np_dtype(port.dtype))
+    return np.zeros([d or 0 for d in dims] if empty else [0], find_dtype(port.dtype))
 
 
 def require_ports(

@@ -183,7 +183,7 @@ def _name_nodes(model: Path) -> tuple[str | bytes, StringMap]:
         or model.stat().st_size > protobuf.MIN_WALKED_BYTES
     ):
         return str(model), {node.name: node.output[0] for node in nodes if node.name}
-    whole = protobuf.protos().ModelProto.FromString(model.read_bytes())
+    whole = protobuf.load_protos().ModelProto.FromString(model.read_bytes())
     for number, node in enumerate(whole.graph.node):
         node.name = f"{number}"
     return whole.SerializeToString(), {node.name: node.output[0] for node in whole.graph.node}

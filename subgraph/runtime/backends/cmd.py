@@ -54,18 +54,18 @@ from subgraph.runtime.backends import Run, _foreign
 from subgraph.runtime.command_line import PLACES, fill, split_command
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import DeviceForm, find_axes, write_bin
-from subgraph.storage.folders import safe_names
+from subgraph.storage.folders import make_safe_names
 from subgraph.storage.tensors import (
     PACKED,
     Tensors,
     Value,
     Values,
+    find_dtype,
+    format_shape,
     has_dims,
-    np_dtype,
-    shape_text,
     unpack,
 )
-from subgraph.system import crash_name
+from subgraph.system import name_crash
 from subgraph.types import Fields, StringMap, frozen_keywords
 
 COMMANDS = ("convert", "run")
@@ -166,7 +166,7 @@ class _Commands:
     @property
     def outputs(self) -> StringMap:
         """The type of each output."""
-        return {output.name: tensors.tensor_text(output.dtype) for output in self._outputs}
+        return {output.name: tensors.format_tensor_type(output.dtype) for output in self._outputs}
 
     def __call__(self, feeds: Tensors) -> Values:
         """Run once in fresh folders.
@@ -197,7 +197,7 @@ class _Commands:
 
 def _run_command(step: str, words: Sequence[str], places: StringMap, cwd: str | None) -> None:
     first, *rest = (fill(word, places) for word in words)
-    command = [system.program(first, cwd), *rest]
+    command = [system.find_program(first, cwd), *rest]
     for wait in (*RETRY_SECONDS, None):
         try:
             # It prints where this process prints; the parent keeps the last lines.
@@ -236,7 +236,7 @@ def _make_error(step: str, command: str, code: int, lost: type[SubcutError]) -> 
             "check that the device is reachable",
             code="command.connection-lost",
         )
-    if name := crash_name(code) or crash_name(SIGNALLED - code):
+    if name := name_crash(code) or name_crash(SIGNALLED - code):
         return WorkerDied(
             f"the {step} command {command} was ended by {name}",
             process={"signal": name},
@@ -265,10 +265,10 @@ def _write(feeds: Tensors, declared: _foreign.Ports, folder: Path, form: DeviceF
 
     A .bin is little endian, in C order, sub-byte types packed, unless declared otherwise.
     """
-    stems = safe_names(feeds)
+    stems = make_safe_names(feeds)
     inputs = []
     for name, value in feeds.items():
-        record = tensors.save(name, value, tensors.type_of(value), folder, stems[name])
+        record = tensors.save(name, value, tensors.find_type(value), folder, stems[name])
         entry = {
             "name": name,
             "dtype": record.dtype,
@@ -278,7 +278,7 @@ def _write(feeds: Tensors, declared: _foreign.Ports, folder: Path, form: DeviceF
         for raw in write_bin(record, folder, form.form)[0]:
             entry |= {"bin": raw.file, "dtype": raw.dtype, "shape": list(raw.shape)}
             if form.big:
-                turned = np.fromfile(folder / raw.file, np_dtype(raw.dtype)).byteswap()
+                turned = np.fromfile(folder / raw.file, find_dtype(raw.dtype)).byteswap()
                 (folder / raw.file).write_bytes(turned.tobytes())
         inputs.append(entry)
     output_stems = _find_stems(declared)
@@ -298,7 +298,7 @@ def _write(feeds: Tensors, declared: _foreign.Ports, folder: Path, form: DeviceF
 
 def _find_stems(declared: _foreign.Ports) -> StringMap:
     """Return the name of each output's file."""
-    return safe_names(output.name for output in declared)
+    return make_safe_names(output.name for output in declared)
 
 
 def _read(folder: Path, declared: _foreign.Ports, form: DeviceForm) -> Values:
@@ -332,7 +332,7 @@ def _read_npy(path: Path, dtype: str) -> Value:
         raise ModelError(
             f"the output {path.name} cannot be read: {e.what}", e.hint, code=e.code
         ) from e
-    bits = dtype in tensors.NOT_NUMPY and tensors.are_bits(array.dtype, np_dtype(dtype))
+    bits = dtype in tensors.NOT_NUMPY and tensors.are_bits(array.dtype, find_dtype(dtype))
     return (
         tensors.from_bits(array, dtype)
         if bits or (dtype == "string" and array.dtype.kind == "U")
@@ -348,7 +348,7 @@ def _convert_to_model(array: Any, output: _foreign.Port, form: DeviceForm) -> Va
     if fits and (axes := find_axes(array.shape, form.form.layout, "NCHW")):
         array = np.ascontiguousarray(array.transpose(axes))
     value: Value = (
-        array.astype(np_dtype(dtype)) if form.dtype(dtype) == array.dtype.name != dtype else array
+        array.astype(find_dtype(dtype)) if form.dtype(dtype) == array.dtype.name != dtype else array
     )
     return value
 
@@ -367,11 +367,11 @@ def _read_bin(path: Path, output: _foreign.Port, form: DeviceForm) -> Value:
         ModelError: the sizes do not fit.
     """
     dtype = form.dtype(output.dtype)
-    bits = dtypes.bits_of(dtype)
+    bits = dtypes.count_bits(dtype)
     size = path.stat().st_size
     stored = _find_stored_dims(output, form)
     dims = (None,) if stored is None else stored
-    text = "any shape" if stored is None else shape_text(dims)
+    text = "any shape" if stored is None else format_shape(dims)
     if not bits or dims.count(None) > 1:
         raise ModelError(
             f"{path.name}: {text} of {dtype} cannot be read from a .bin",
@@ -394,6 +394,6 @@ def _read_bin(path: Path, output: _foreign.Port, form: DeviceForm) -> Value:
         return unpack(data, dtype, count).reshape(shape)
     if dtype == "bool":
         return data.astype(np.bool_).reshape(shape)
-    values = data.view(np_dtype(dtype)).reshape(shape)
+    values = data.view(find_dtype(dtype)).reshape(shape)
     own: Value = values.byteswap() if form.big else values
     return own

@@ -16,7 +16,7 @@ from subgraph.errors import ModelError, Refused
 from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.backends import Run, Switches, _foreign
-from subgraph.storage.tensors import Tensors, Values, np_dtype
+from subgraph.storage.tensors import Tensors, Values, find_dtype
 from subgraph.system import flush_c
 from subgraph.types import Fields
 
@@ -143,7 +143,7 @@ class _Module:
         for array, port in zip(arrays, self._inputs, strict=True):
             held, name = HELD_TYPES.get(port.dtype, HELD_INTEGER)
             with np.errstate(over="ignore"):
-                cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
+                cast = np.ascontiguousarray(array, find_dtype(held)).reshape(array.shape)
             if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
                 raise Refused(
                     f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers",
@@ -162,7 +162,7 @@ class _Module:
         for port, value in zip(self._outputs, results, strict=True):
             shape = list(value.shape)
             if 0 in shape:  # `read` raises an error
-                values[port.name] = np.zeros(shape, np_dtype(port.dtype))
+                values[port.name] = np.zeros(shape, find_dtype(port.dtype))
             else:
                 array = np.asarray(value.read()).reshape(shape)
                 values[port.name] = _foreign.as_declared(array, port)

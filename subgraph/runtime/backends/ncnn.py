@@ -18,7 +18,7 @@ from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Run, Switches, _foreign
-from subgraph.storage.tensors import Tensors, Values, np_dtype
+from subgraph.storage.tensors import Tensors, Values, find_dtype
 from subgraph.system import hardware
 from subgraph.types import Fields, JsonObject
 
@@ -88,7 +88,7 @@ def precision(options: Fields) -> str:
 
 def caveat(options: Fields) -> str:
     """Name the processor that computes instead of a GPU."""
-    instead = hardware.vulkan_emulator() if str(options.get("vulkan", 0)) == "1" else ""
+    instead = hardware.find_vulkan_emulator() if str(options.get("vulkan", 0)) == "1" else ""
     return f"ncnn's Vulkan computes by {instead}: a GPU may differ" if instead else ""
 
 
@@ -142,7 +142,7 @@ def load(model: Path, options: Fields) -> Run:
         if not ncnn.get_gpu_count():
             raise BackendError(
                 "ncnn finds no device that speaks Vulkan",
-                hardware.no_vulkan() or "vulkan=0: on the CPU",
+                hardware.name_missing_vulkan() or "vulkan=0: on the CPU",
                 code="backend.no-device",
             )
         net.opt.use_vulkan_compute = True
@@ -246,7 +246,7 @@ class _Net:
         array = np.array(value.numpy() if one else value.numpy(batch_index=axis))
         if closed and array.size == math.prod(sizes):
             array = array.reshape(sizes)
-        return array.astype(np_dtype(port.dtype))
+        return array.astype(find_dtype(port.dtype))
 
 
 def _convert(model: Path, folder: Path, half: bool) -> str:

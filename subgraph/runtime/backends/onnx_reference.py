@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from subgraph.graph.opsets import opset_of
+from subgraph.graph.opsets import get_opset
 from subgraph.runtime.backends import Run, _foreign
 from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields
@@ -52,7 +52,7 @@ def open_evaluator(path: Path) -> Any:
         return ReferenceEvaluator(str(path))
     except RuntimeError as missing:
         model = onnx.load(path)
-        if opset_of(model) >= QUANTIZERS_OPSET or model.functions:
+        if get_opset(model) >= QUANTIZERS_OPSET or model.functions:
             raise
         try:
             converted = onnx.version_converter.convert_version(model, QUANTIZERS_OPSET)

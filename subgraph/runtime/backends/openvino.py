@@ -11,7 +11,7 @@ from typing import Any
 from subgraph.errors import BackendError
 from subgraph.lazy import np
 from subgraph.runtime.backends import Run, Switches, _foreign
-from subgraph.storage.tensors import Tensors, Values, np_dtype
+from subgraph.storage.tensors import Tensors, Values, find_dtype
 from subgraph.types import Fields, StringMap
 
 MULTI = True
@@ -124,7 +124,7 @@ def load(model: Path, options: Fields) -> Run:
             # the bits come as float16; a copy, since the next run overwrites its memory
             data = tensor.data.view(np.uint16) if is_bfloat16 else tensor.data
             array = data.copy()
-            values[port.name] = array.view(np_dtype("bfloat16")) if is_bfloat16 else array
+            values[port.name] = array.view(find_dtype("bfloat16")) if is_bfloat16 else array
         return values
 
     return run

@@ -26,13 +26,13 @@ from subgraph.storage.tensors import (
     PACKED,
     Tensors,
     Values,
-    np_dtype,
+    find_dtype,
     pack,
     parse_type,
     to_bits,
     unpack,
 )
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from subgraph.types import Fields
 
 MULTI = True
@@ -134,7 +134,7 @@ def load(model: Path, options: Fields) -> Run:
     settings = make_settings(options)
     off = _find_disabled_passes(options)
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
-        close = nearest(unknown[0], words())
+        close = find_nearest(unknown[0], words())
         raise UsageError(
             f"onnxruntime has no optimizer pass '{unknown[0]}'",
             " or ".join(close) or f"{PASSES}=A+B",
@@ -229,7 +229,7 @@ def _hash_optimized_graph(model: Path, options: Fields, off: Sequence[str]) -> s
     providers = (
         [CPU] if _uses_cpu(options) else _import_providers().prepare(options, settings, OPTIONS)
     )
-    with folders.temporary("subcut-ort") as folder:
+    with folders.make_temporary("subcut-ort") as folder:
         settings.optimized_model_filepath = str(folder / "model.onnx")
         try:
             ort.InferenceSession(
@@ -382,11 +382,11 @@ def _unwrap(value: Any, type_text: str) -> Any:
         )
     shape = tuple(value.shape())
     count = math.prod(shape)
-    bits = dtypes.bits_of(dtype)
+    bits = dtypes.count_bits(dtype)
     data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
     if dtype in PACKED:
         return unpack(np.frombuffer(data, np.uint8), dtype, count).reshape(shape)
-    return np.frombuffer(data, np_dtype(dtype)).reshape(shape)
+    return np.frombuffer(data, find_dtype(dtype)).reshape(shape)
 
 
 # File, line and function in onnxruntime's sources: `/…/model.cc:182 onnxruntime::Model::Model(…)

@@ -17,7 +17,7 @@ from subgraph.lazy import np
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel
 from subgraph.runtime.backends import Run, _foreign
-from subgraph.storage.tensors import Tensors, Values, np_dtype
+from subgraph.storage.tensors import Tensors, Values, find_dtype
 from subgraph.types import Fields, JsonObject
 
 SCRIPT = "file"
@@ -173,5 +173,5 @@ def _make_zeros(graph: Graph) -> tuple[Any, ...]:
                 WANTED,
                 code="torch.open-size",
             )
-        given.append(programs.to_tensor(np.zeros(dims, np_dtype(dtype))))
+        given.append(programs.to_tensor(np.zeros(dims, find_dtype(dtype))))
     return tuple(given)

@@ -28,9 +28,9 @@ from subgraph.iterables import index_by_name
 from subgraph.lazy import np
 from subgraph.runtime.backends import WEBGPU_LACKS, Run, Switches, _foreign
 from subgraph.storage import folders
-from subgraph.storage.folders import cache_folder
-from subgraph.storage.tensors import Tensors, Values, np_dtype
-from subgraph.system import Lock, hardware, short_name
+from subgraph.storage.folders import find_cache_folder
+from subgraph.storage.tensors import Tensors, Values, find_dtype
+from subgraph.system import Lock, hardware, shorten_folder
 from subgraph.text import clean
 from subgraph.types import Fields, JsonObject
 
@@ -332,7 +332,7 @@ def _start_driver() -> Any:
     """Start Playwright, once: a process cannot start a second one."""
     package = _foreign.package("playwright.sync_api", "web")
     # The browser's own folders go with this process's.
-    os.environ["TMPDIR"] = short_name(tempfile.gettempdir())
+    os.environ["TMPDIR"] = shorten_folder(tempfile.gettempdir())
     return package.sync_playwright().start()
 
 
@@ -346,7 +346,7 @@ def find_browser(browser: str) -> str | None:
 
 
 def _place(release: str) -> Path:
-    return cache_folder("web") / f"{PACKAGE}-{release}"
+    return find_cache_folder("web") / f"{PACKAGE}-{release}"
 
 
 def fetch(release: str) -> Path:
@@ -367,7 +367,7 @@ def fetch(release: str) -> Path:
     lock.touch()
     with Lock(lock):
         if not place.is_dir():
-            with folders.aside(place) as work:
+            with folders.write_aside(place) as work:
                 _fetch(f"{PACKAGE}@{release}", work)
     return place / "dist"
 
@@ -465,7 +465,7 @@ class ReleaseServer:
     def array(self, one: Fields, port: _foreign.Port) -> Any:
         """Return an output that the page has sent."""
         data = self._taken.pop(one["at"], b"")
-        dtype = np_dtype(one["type"])
+        dtype = find_dtype(one["type"])
         shape = [int(n) for n in one["dims"]]
         if len(data) != dtype.itemsize * math.prod(shape):
             raise ModelError(

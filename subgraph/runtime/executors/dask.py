@@ -15,7 +15,7 @@ from subgraph.log import log
 from subgraph.runtime.executors import Resources
 from subgraph.text import clean
 from subgraph.types import JsonObject
-from subgraph.version import install
+from subgraph.version import make_install_command
 
 ANSWER_SECONDS = 10  # for a scheduler's first answer
 WORKER_SECONDS = 60  # for its first worker
@@ -29,7 +29,7 @@ def connect(address: str, resources: Resources) -> Executor:
         from distributed.cfexecutor import ClientExecutor
     except ImportError as e:
         raise NotInstalled(
-            "Dask is not installed", install("dask"), code="package.not-installed"
+            "Dask is not installed", make_install_command("dask"), code="package.not-installed"
         ) from e
 
     class DaskExecutor(ClientExecutor):  # type: ignore[misc]

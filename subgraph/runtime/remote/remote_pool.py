@@ -39,7 +39,7 @@ from subgraph.runtime.worker_pool import (
     is_cancelled,
     make_stopped_error,
 )
-from subgraph.storage.digest import file_digest
+from subgraph.storage.digest import digest_file
 from subgraph.text import clean
 from subgraph.version import __version__
 
@@ -114,10 +114,10 @@ class RemoteWorkers(Workers):
         """
 
         def stop() -> None:
-            task.leash_of(job.into, token).unlink(missing_ok=True)
+            task.find_leash(job.into, token).unlink(missing_ok=True)
             self._connection.end(task.end, token)
 
-        with task.leash(job.into) as token:
+        with task.hold_leash(job.into) as token:
             request = replace(self._task, job=job, token=token)
             with turns, end_on_cancel(stop):
                 reply, files = self._run(request, job)
@@ -136,10 +136,10 @@ class RemoteWorkers(Workers):
             reply, files = self._perform(request, {})
             if not reply.by_content:
                 return reply, files
-            leash = task.leash_of(job.into, request.token)
+            leash = task.find_leash(job.into, request.token)
             self._by_content = leash.exists()  # if not, nobody waits for this run
         packed, places = task.pack(job)
-        digests = {place: file_digest(path) for place, path in places.items()}
+        digests = {place: digest_file(path) for place, path in places.items()}
         paths = {digests[place]: path for place, path in places.items()}
         request = replace(request, packed=packed, files=digests)
         content = {

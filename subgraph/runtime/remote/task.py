@@ -29,7 +29,7 @@ from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.run_result import Job, StoredResult
 from subgraph.runtime.worker_pool import Cancel, Workers
 from subgraph.storage import folders
-from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.digest import digest, digest_file
 from subgraph.system import Lock
 from subgraph.types import Fields, StringMap, Strings, frozen
 from subgraph.version import __version__
@@ -134,12 +134,12 @@ def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
     job = task.job
     if job is None:
         return TaskReply(about=workers.about()), {}
-    if leash_of(job.into, task.token).exists() and has_files(job):
+    if find_leash(job.into, task.token).exists() and has_files(job):
         with _run_while_wanted(job, task.token):
             return _run(workers, job), {}
     if task.packed is None:
         return TaskReply(by_content=True), {}
-    with folders.temporary("subcut-task") as folder:
+    with folders.make_temporary("subcut-task") as folder:
         if missing := _place(task.files, content, folder):
             return TaskReply(missing=tuple(missing)), {}
         job = task.packed.relocate(folder)
@@ -164,10 +164,10 @@ def has_files(job: Job) -> bool:
 
 
 @contextlib.contextmanager
-def leash(folder: Path) -> Iterator[str]:
+def hold_leash(folder: Path) -> Iterator[str]:
     """Hold a file with a random name as long as this process waits for a run; yield its token."""
     token = secrets.token_hex(16)
-    file = leash_of(folder, token)
+    file = find_leash(folder, token)
     file.touch()
     try:
         with Lock(file):
@@ -176,7 +176,7 @@ def leash(folder: Path) -> Iterator[str]:
         file.unlink(missing_ok=True)
 
 
-def leash_of(folder: Path, token: str) -> Path:
+def find_leash(folder: Path, token: str) -> Path:
     """Return the leash of the run that writes into a folder."""
     return folder / f".leash-{token}"
 
@@ -211,7 +211,7 @@ def _run_while_wanted(job: Job, token: str) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(POLL_SECONDS):
-            if not _is_held(leash_of(job.into, token)):
+            if not _is_held(find_leash(job.into, token)):
                 cancel.set()
                 return
 
@@ -274,7 +274,7 @@ def _place(files: StringMap, content: FileMap, folder: Path) -> list[str]:
     for key, data in content.items():
         part = store / f"{key}.{threading.get_ident()}"
         part.write_bytes(data)
-        if file_digest(part) != key:
+        if digest_file(part) != key:
             raise BackendError(
                 "a file arrived damaged", "the same command again", code="executor.file-damaged"
             )

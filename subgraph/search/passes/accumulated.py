@@ -73,7 +73,7 @@ def find_accumulated(
     )
 
 
-def partial(state: SearchState, region: Items, share: float) -> Finding:
+def make_partial_finding(state: SearchState, region: Items, share: float) -> Finding:
     """Return the finding for a region whose error grows item by item, but does not split into
     shares that add up."""
     return _make_finding(

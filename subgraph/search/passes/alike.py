@@ -24,7 +24,7 @@ T = TypeVar("T")
 FIRST_REGIONS = 4  # regions of a kind that are run one by one; if all agree, the others are not run
 
 
-def cause_of(state: SearchState, finding: Finding) -> Hashable:
+def find_cause(state: SearchState, finding: Finding) -> Hashable:
     """Return the properties that findings with one cause share: how they fail, and the kinds of
     their items."""
     if state.labels is None or finding.kind is not FindingKind.CULPRIT or finding.everywhere:
@@ -33,7 +33,7 @@ def cause_of(state: SearchState, finding: Finding) -> Hashable:
     return finding.signature, finding.certified, frozenset(kinds.items())
 
 
-def regions_alike(state: SearchState, scope: Items, region: Items) -> list[Items]:
+def find_regions_alike(state: SearchState, scope: Items, region: Items) -> list[Items]:
     """Return disjoint regions of a scope that have the kinds of items of this one.
 
     Each item feeds the last one in the same way. O(scope · region).
@@ -79,15 +79,15 @@ def repeats(
         local: `Profile.local`; a region that is right inside the model, though perhaps not alone,
             is not a culprit.
     """
-    regions = regions_alike(state, scope, finding.items)
+    regions = find_regions_alike(state, scope, finding.items)
     signature = finding.signature
     is_operator = signature is Signature.REFUSED and len(finding.items) == 1
     if is_operator and len(regions) > 1:
         yield from state.probe(Purpose.CONFIRM, regions[-1])
         if state.answer_to(regions[-1]).signature is signature:
             return tuple(regions)
-    cause = cause_of(state, finding)
-    if state.aim.flaky or not any(cause_of(state, other) == cause for other in others):
+    cause = find_cause(state, finding)
+    if state.aim.flaky or not any(find_cause(state, other) == cause for other in others):
         return ()
     if local and finding.items[-1] in local:
         regions = [region for region in regions if region[-1] in local]
@@ -128,7 +128,7 @@ def merge_alike(state: SearchState, findings: Sequence[Finding]) -> list[Finding
     """Return one finding per cause: the first, with the regions of the others as its repeats."""
     found: dict[Hashable, Finding] = {}
     for finding in findings:
-        cause = cause_of(state, finding)
+        cause = find_cause(state, finding)
         first = found.get(cause)
         again = (*first.repeats, *finding.regions) if first else finding.repeats
         found[cause] = replace(first or finding, repeats=again)
@@ -150,7 +150,7 @@ MIN_KINDS = 3  # kinds of the deviating items
 MAX_RIGHT = 1  # of those looked at: some operators copy what they read
 
 
-def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> Search[Items]:
+def find_everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> Search[Items]:
     """Return single items that deviate alone, the last culprit's first; () unless nearly all do.
 
     Complexity: at most `MAX_COMPARED_ITEMS` runs; `MAX_RIGHT` + 1 runs of agreeing items end it.
@@ -158,16 +158,16 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
     failed = _select_disjoint([*culprits, *state.seen.irrelevant])
     if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
-    off = yield from off_alone(
+    off = yield from find_off_alone(
         state, scope, list(flatten(region for region in culprits if len(region) == 1))
     )
     return tuple(reversed(off))
 
 
-def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Search[Items]:
+def find_off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Search[Items]:
     """Return the items that deviate alone, among a few of all kinds; () unless nearly all do.
 
-    Items that are `known` to deviate come first. It takes the runs of `everywhere`.
+    Items that are `known` to deviate come first. It takes the runs of `find_everywhere`.
     """
     off = list(known)
     right = 0

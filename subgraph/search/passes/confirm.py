@@ -183,7 +183,7 @@ def measure_rate(state: SearchState) -> Search[None]:
         answers = yield from run_whole(state, CHANGED_RUNS)
     runs = sum_up(answers)
     state.whole = replace(state.whole, failed=runs.failed, runs=runs.runs)
-    passes = passes_needed(careful_rate(runs.failed, runs.runs))
+    passes = count_needed_passes(compute_careful_rate(runs.failed, runs.runs))
     outcomes = {answer.status for answer in answers[FRESH_WHOLE_RUNS:]}  # of one process
     wavers = outcomes >= {Status.AGREE, Status.FAIL}
     state.aim = replace(state.aim, repeats=max(2, passes), wavers=wavers)
@@ -265,7 +265,7 @@ WILSON_Z = 1.96
 MIN_RATE_SHARE = 0.8  # of the full model's rate, that a region must reach to account for it
 
 
-def baseline(state: SearchState) -> Search[None]:
+def run_baseline(state: SearchState) -> Search[None]:
     """Run the full model until it is known how it fails, or that it agrees: `state.whole`."""
     answers: list[Answer] = []
     settings = state.driver.settings
@@ -361,7 +361,7 @@ def _fails(answer: Answer) -> bool:
     return answer.signature is not None and not answer.agrees
 
 
-def careful_rate(failed: int, runs: int) -> float:
+def compute_careful_rate(failed: int, runs: int) -> float:
     """Return the mean of the posterior (uniform prior) less one standard
     deviation, >= `MIN_RATE`."""
     a = failed + 1
@@ -371,17 +371,17 @@ def careful_rate(failed: int, runs: int) -> float:
     return max(MIN_RATE, mean - deviation)
 
 
-def passes_needed(rate: float, error: float = MAX_ANSWER_ERROR) -> int:
+def count_needed_passes(rate: float, error: float = MAX_ANSWER_ERROR) -> int:
     """Return the number of passes in a row that show that a region does not fail; 1 for a rate of
     1.
 
-    >>> passes_needed(0.5, 0.01), passes_needed(0.9, 0.01), passes_needed(1.0)
+    >>> count_needed_passes(0.5, 0.01), count_needed_passes(0.9, 0.01), count_needed_passes(1.0)
     (7, 2, 1)
     """
     return 1 if rate >= 1 else max(1, math.ceil(math.log(error) / math.log(1 - rate) - 1e-9))
 
 
-def wilson(failed: int, runs: int) -> tuple[float, float]:
+def compute_wilson_interval(failed: int, runs: int) -> tuple[float, float]:
     """Return lower and upper bound of the confidence interval of a rate (Wilson 1927)."""
     if not runs:
         return 0.0, 1.0
@@ -397,5 +397,6 @@ def reproduces(failed: int, runs: int, whole_failed: int, whole_runs: int) -> bo
     hardly ever failed."""
     return (
         failed >= MIN_RATE * runs
-        and wilson(failed, runs)[1] >= MIN_RATE_SHARE * wilson(whole_failed, whole_runs)[0]
+        and compute_wilson_interval(failed, runs)[1]
+        >= MIN_RATE_SHARE * compute_wilson_interval(whole_failed, whole_runs)[0]
     )

@@ -40,7 +40,7 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
     mass = list(accumulate([max(w, least) for w in weights], initial=0.0))
     while high - low > 1:
         begin = max(0, low - MAX_FUSION)
-        cut = median(mass, low, high)
+        cut = find_median(mass, low, high)
         outcome = yield from state.probe(Purpose.HALVE, scope[begin:cut])
         if outcome is RegionOutcome.UNRESOLVED:
             break
@@ -53,7 +53,7 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
     return start, high
 
 
-def median(mass: Sequence[float], low: int, high: int) -> int:
+def find_median(mass: Sequence[float], low: int, high: int) -> int:
     """Return the cut strictly between low and high with about equal weight on both sides; `mass[k]`
     is the weight of all items before k."""
     goal = mass[low] + (mass[high] - mass[low]) / 2

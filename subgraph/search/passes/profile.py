@@ -106,7 +106,7 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     return Profile(ProfileOutcome.SHOWN, tuple(local), everywhere, local, tuple(wrong))
 
 
-def nearest_last(parents: Sequence[Sequence[int]], items: Iterable[int], last: int) -> Items:
+def sort_by_nearness(parents: Sequence[Sequence[int]], items: Iterable[int], last: int) -> Items:
     """Return the items upstream of `last`, by decreasing distance to it, then in their order.
 
     O(its edges).
@@ -127,6 +127,6 @@ def nearest_last(parents: Sequence[Sequence[int]], items: Iterable[int], last: i
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
     """Return a failing region that ends at a wrong item, as short as galloping through the items
     above it finds."""
-    line = nearest_last(state.parents, set(scope), last)
+    line = sort_by_nearness(state.parents, set(scope), last)
     start = yield from gallop_back(state, line, len(line), None)
     return None if start is None else tuple(sorted(line[start:]))

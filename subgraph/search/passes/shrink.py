@@ -249,7 +249,7 @@ def _find_around(state: SearchState, items: Items) -> list[int]:
     return [k for k in dict.fromkeys(near) if k not in inside]
 
 
-def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
+def find_smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
     """Return the smallest region that fails at all, inside one that fails and explains little."""
     with state.counting_any_failure():
         return (yield from shrink(state, region, gradual=False))
@@ -267,7 +267,7 @@ def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     return answer.share.is_culprit is True
 
 
-def alike_inside(state: SearchState, item: int, local: float | None) -> bool:
+def is_alike_inside(state: SearchState, item: int, local: float | None) -> bool:
     """Return whether an item is about as wrong alone as it is inside the model. Then it is a
     culprit, whatever it explains."""
     alone = state.answer_to((item,)).share.largest_error

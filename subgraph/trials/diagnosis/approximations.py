@@ -16,10 +16,10 @@ from textwrap import dedent
 
 import numpy as np
 
-from subgraph.comparison.pair import Pair, comparable
+from subgraph.comparison.pair import Pair, pair_if_comparable
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.opsets import STANDARD
 from subgraph.runtime.run_result import Feeds
 from subgraph.trials.diagnosis.conclusions import Evidence, Fact
@@ -160,7 +160,7 @@ def _measure_gain(output: WrongOutput, approximated: Feeds) -> float:
             if name not in made or name not in sample:
                 return 0.0
             is_worst = (k, name) == (output.sample, judged.name)
-            near = comparable(sample[name].value(), made[name].value())
+            near = pair_if_comparable(sample[name].value(), made[name].value())
             if (
                 near is None
                 or near.masked
@@ -170,7 +170,7 @@ def _measure_gain(output: WrongOutput, approximated: Feeds) -> float:
                 return 0.0
             if (
                 is_worst
-                and (far := comparable(expected[name].value(), made[name].value()))
+                and (far := pair_if_comparable(expected[name].value(), made[name].value()))
                 and not far.masked
             ):
                 times = min(
@@ -194,7 +194,7 @@ def _write_function(
     if node.domain not in STANDARD or node.op_type not in bodies:
         return None
     lines = bodies[node.op_type]
-    axis = attribute(node, "axis", -1)
+    axis = get_attribute(node, "axis", -1)
     if node.op_type == "Softmax":
         lines = f"axis = Constant<value = int64[1] {{{axis}}}>() {lines}"
         lines = lines.replace("(max)", "" if opset >= 18 else f"<axes = [{axis}]>")

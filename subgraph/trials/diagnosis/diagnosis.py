@@ -111,7 +111,7 @@ def diagnose(
     if Fact.FITS in facts and not others:
         evidence += _try_each_alone(trials, region, withheld)
     evidence += _compare_with_evaluator(trials, region, verdict, withheld)
-    if who := computed_by.sentence(trials, region):
+    if who := computed_by.name_provider(trials, region):
         evidence.append(Evidence("provider", who))
     if trials.model.shared_tensors is not None and not NO_EXPORT.intersection(
         one.fact for one in evidence

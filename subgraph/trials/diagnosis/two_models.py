@@ -22,9 +22,9 @@ from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
-from subgraph.graph.opsets import canonical_domain, read_imports, schema
+from subgraph.graph.opsets import canonicalize_domain, find_schema, read_imports
 from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES, SQUASHES
-from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
+from subgraph.graph.quantization import AXIS, TFLITE, read_constant_scale
 from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_ancestors_until, find_operator, iter_successors
@@ -35,7 +35,7 @@ from subgraph.reach import reach
 from subgraph.results.bisect import QUANTIZER, READS, ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel, measure_saturation, translate_result
 from subgraph.trials.matching.as_quantized import Fold, find_fold, iter_useless
@@ -197,14 +197,14 @@ class _Node:
     @property
     def schema(self) -> Any:
         """onnx's schema of the operator in the version that the model imports."""
-        domain = canonical_domain(self.proto.domain)
-        return schema(
+        domain = canonicalize_domain(self.proto.domain)
+        return find_schema(
             self.proto.op_type, read_imports(self.side.graph.model).get(domain, 1), domain
         )
 
     @property
     def operator(self) -> str:
-        return ".".join(filter(None, (canonical_domain(self.proto.domain), self.proto.op_type)))
+        return ".".join(filter(None, (canonicalize_domain(self.proto.domain), self.proto.op_type)))
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -228,7 +228,7 @@ class _Node:
     def quantization(self) -> str:
         """The scale of a quantizer, or of a dequantizer; "" of other operators."""
         inputs = SCALE_INPUTS.get(self.proto.op_type)
-        scale = constant_scale(self.side.graph, self.proto, *inputs) if inputs else None
+        scale = read_constant_scale(self.side.graph, self.proto, *inputs) if inputs else None
         return _format_scale(scale) if scale else ""
 
     def only(self, side: str) -> ModelDifference:
@@ -454,7 +454,9 @@ def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> b
     """Return whether their constant is dequantized from the nearest codes of our constant."""
     if find_operator(graph, name) != "DequantizeLinear" or ours.shape != theirs.shape:
         return False
-    scale = constant_scale(graph, graph.nodes[graph.maker[name]], *SCALE_INPUTS["DequantizeLinear"])
+    scale = read_constant_scale(
+        graph, graph.nodes[graph.maker[name]], *SCALE_INPUTS["DequantizeLinear"]
+    )
     apart = np.max(np.abs(ours - theirs), initial=0.0)
     return scale is not None and bool(apart <= MAX_CODE_DISTANCE * max(scale.step))
 
@@ -559,7 +561,7 @@ def _format_scale(scale: Scale) -> str:
 
 def _format_constant(value: Array) -> str:
     """Return `float32 2 [0.1, 0.2]`; the range instead of more than `MAX_LISTED_VALUES` values."""
-    text = f"{value.dtype} {shape_text(value.shape)}"
+    text = f"{value.dtype} {format_shape(value.shape)}"
     if value.size <= MAX_LISTED_VALUES:
         is_float = value.dtype.kind == "f"
         listed = [float(f"{v:.4g}") for v in value.flat] if is_float else value.tolist()

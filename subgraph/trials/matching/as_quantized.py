@@ -17,11 +17,11 @@ import numpy as np
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.quantization import unpack_blocks
 from subgraph.graph.region import prepare_graph
-from subgraph.storage.dtypes import bits_of, name_of
-from subgraph.storage.tensors import np_dtype
+from subgraph.storage.dtypes import count_bits, name_of
+from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array, Arrays, frozen
 
 MAX_BITS = 8  # of a code; those of biases are so fine that they do not matter
@@ -225,21 +225,21 @@ def find_fold(graph: Graph, i: int) -> Fold | None:
     if not is_inner or graph.ops[readers[0]] != "BatchNormalization":
         return None
     node = graph.nodes[readers[0]]
-    if len(graph.makes[readers[0]]) > 1 or attribute(node, "training_mode", 0):
+    if len(graph.makes[readers[0]]) > 1 or get_attribute(node, "training_mode", 0):
         return None
     constants = [graph.array(name) for name in node.input[1:5]]
     known = [values for values in constants if values is not None]
     if len(known) < len(constants):
         return None
     scale, bias, mean, variance = known
-    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+    factor = scale / np.sqrt(variance + get_attribute(node, "epsilon", 1e-5))
     return Fold(factor, bias - mean * factor)
 
 
 def _set_values(tensor: protobuf.TensorProto, values: Array) -> None:
     from onnx import numpy_helper
 
-    dtype = np_dtype(name_of(tensor.data_type))
+    dtype = find_dtype(name_of(tensor.data_type))
     made = numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), tensor.name)
     tensor.CopyFrom(type(tensor).FromString(made.SerializeToString()))
 
@@ -252,8 +252,8 @@ def _iter_codes(graph: Graph) -> Iterator[_Codes]:
     for node in graph.nodes:
         constants = [graph.array(name) if name else None for name in node.input]
         if node.op_type == "DequantizeLinear":
-            axis = int(attribute(node, "axis", 1))
-            block = int(attribute(node, "block_size", 0))
+            axis = int(get_attribute(node, "axis", 1))
+            block = int(get_attribute(node, "block_size", 0))
             codes = _dequantize(constants, axis, block)
         elif node.op_type == "MatMulNBits":
             codes = _read_blocks(node, constants)
@@ -276,7 +276,7 @@ def _dequantize(constants: list[Array | None], axis: int, block: int) -> _Codes 
     codes, scale, *zeros = constants
     if codes is None or scale is None or not codes.ndim:
         return None
-    bits = bits_of(codes.dtype.name)
+    bits = count_bits(codes.dtype.name)
     zero = next((values for values in zeros if values is not None), np.zeros(1, np.int32))
     if bits > MAX_BITS:
         return None
@@ -307,4 +307,4 @@ def _read_blocks(node: protobuf.NodeProto, constants: list[Array | None]) -> _Co
     if codes is None or scales is None:
         return None
     real, step = unpack_blocks(node, codes, scales, zeros)
-    return _Codes(real.T, step.T, int(attribute(node, "bits", 4)))
+    return _Codes(real.T, step.T, int(get_attribute(node, "bits", 4)))

@@ -19,20 +19,20 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from subgraph.comparison.metrics import norm
+from subgraph.comparison.metrics import compute_norm
 from subgraph.comparison.pair import compute_relative_l2
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import get_attribute
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
-from subgraph.graph.quantization import TFLITE, scales_of
+from subgraph.graph.quantization import TFLITE, find_tensor_scales
 from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_ancestors, find_descendants, find_operator, skip_operators
 from subgraph.iterables import group_values
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from subgraph.trials.matching.matched_tensor import Axes, MatchedTensor, Matches
 from subgraph.trials.matching.name_forms import ENDINGS, expand_map
 from subgraph.types import Array, StringMap, frozen
@@ -87,8 +87,8 @@ def match_tensors(
     places = _pair_ends(reference, candidate)
     named = {name: (target, "map") for name, target in tensor_map.items()}
     targets = dict.fromkeys((*other_graph.inputs, *list_value_tensors(other_graph)))
-    scales = scales_of(other_graph)
-    own = scales_of(graph)
+    scales = find_tensor_scales(other_graph)
+    own = find_tensor_scales(graph)
     reference = ModelValues(graph, partial(_as_real, reference.value, own))
     matches = dict(known or {})
     orders: dict[str, Axes] = {}
@@ -229,7 +229,7 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
     """
     for name in names:
         if not is_tensor(graph, name):
-            close = nearest(name, [*graph.inputs, *graph.maker])
+            close = find_nearest(name, [*graph.inputs, *graph.maker])
             raise UnknownName(
                 f"--map: no tensor '{name}' in {graph.path.name}",
                 nearest=close,
@@ -357,7 +357,7 @@ def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: in
         return ()
     order = next((orders[n] for n in graph.reads[maker] if len(orders.get(n, ())) == rank), ())
     if graph.ops[maker] == "Transpose" and order:
-        turned = attribute(graph.nodes[maker], "perm", order[::-1])
+        turned = get_attribute(graph.nodes[maker], "perm", order[::-1])
         order = tuple(turned.index(k) for k in order)
     return order
 
@@ -489,7 +489,7 @@ def profile_of(value: Array) -> Array:
     )
     lengths = np.diff(starts, append=flat.size)
     means = np.add.reduceat(flat, starts) / lengths
-    rest = norm(flat - np.repeat(means, lengths))
+    rest = compute_norm(flat - np.repeat(means, lengths))
     return np.append(means * np.sqrt(lengths), rest)
 
 

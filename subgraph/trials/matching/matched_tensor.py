@@ -12,7 +12,7 @@ import numpy as np
 
 from subgraph.documents import KEY
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import Record, np_dtype, write_value
+from subgraph.storage.tensors import Record, find_dtype, write_value
 from subgraph.types import Array, frozen
 
 Axes: TypeAlias = tuple[int, ...]  # an order of axes, or their lengths in order
@@ -47,7 +47,9 @@ class MatchedTensor:
         Integers without a scale count as the reference's own, if nothing else is known.
         """
         same = (
-            self.reference_scale is not None and self.scale is None and np_dtype(dtype).kind in "iu"
+            self.reference_scale is not None
+            and self.scale is None
+            and find_dtype(dtype).kind in "iu"
         )
         return replace(self, dtype=dtype, scale=self.reference_scale if same else self.scale)
 
@@ -63,7 +65,7 @@ class MatchedTensor:
             return self.scale.quantize(turned, self.dtype)
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(
-                turned.astype(np_dtype(self.dtype)) if self.dtype else turned
+                turned.astype(find_dtype(self.dtype)) if self.dtype else turned
             )
 
     def to_reference(self, value: Array, dtype: str) -> Array:
@@ -72,7 +74,7 @@ class MatchedTensor:
         return (
             self.reference_scale.quantize(real, dtype)
             if self.reference_scale
-            else real.astype(np_dtype(dtype))
+            else real.astype(find_dtype(dtype))
         )
 
     def to_real(self, value: Array) -> Array:

@@ -24,7 +24,7 @@ from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.merged_cuts import merge_cuts, partition
-from subgraph.graph.quantization import scales_of
+from subgraph.graph.quantization import find_tensor_scales
 from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
@@ -257,8 +257,8 @@ def _make_input_words(graph: Graph, other: Graph, records: Records, folder: Path
     folder.mkdir(parents=True)
     words = []
     by_position = dict(zip(other.inputs, graph.inputs, strict=False))
-    scales = scales_of(other)
-    own_scales = scales_of(graph)
+    scales = find_tensor_scales(other)
+    own_scales = find_tensor_scales(graph)
     for k, (name, info) in enumerate(other.inputs.items()):
         own = name if name in graph.inputs else by_position.get(name)
         if own is None:
@@ -558,7 +558,7 @@ def _iter_uses(tests: MeaningTests, name: str) -> Iterator[dict[str, MatchedTens
     if piece is None or own_piece is None:
         return
     own = tests.records
-    scales = scales_of(theirs)
+    scales = find_tensor_scales(theirs)
     uses = {
         n: MatchedTensor(n, "use", scale=scales.get(n)).with_type(own[n].dtype)
         for n in theirs.iter_outputs(own_piece.nodes)

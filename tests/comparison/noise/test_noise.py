@@ -31,7 +31,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.precision import Precision
 from subgraph.runtime.backends import ort
-from subgraph.runtime.capture import capture_samples, inputs_needed
+from subgraph.runtime.capture import capture_samples, list_needed_inputs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import digest
@@ -451,7 +451,7 @@ def test_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Reference)
     assert region.shapes == ("u",) and region.inputs == ("a",)
     names = (*region.inputs, *region.shapes, *region.outputs)
     above = regions.find_upstream(graph, names)
-    samples = Feeding().plan(graph, inputs_needed(graph, above, names))
+    samples = Feeding().plan(graph, list_needed_inputs(graph, above, names))
     into = tmp_path / "captured"
     into.mkdir()
     stems = {n: f"t{k}" for k, n in enumerate(names)}

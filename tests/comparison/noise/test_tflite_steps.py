@@ -19,7 +19,7 @@ from subgraph.comparison.noise.perturb import STEP_SHARE, draw_steps
 from subgraph.graph.region import build_region, prepare_graph
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import default_for
+from subgraph.runtime.reference import make_default
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.types import Array
 from tests.helpers.run_command import in_process
@@ -108,7 +108,7 @@ def test_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(
 def float_noise(tmp_path: Path) -> Iterator[RegionNoise]:
     """The noise of a Conv of the float model: its input, weights and result."""
     graph = prepare_graph(subgraph.load(MODEL.with_name("float.tflite")))
-    with default_for(graph) as reference:
+    with make_default(graph) as reference:
         samples = Feeding((str(MODEL.with_name("image.npy")),)).plan(graph, graph.inputs)
         values = ReferenceValues(graph, reference, samples, tmp_path / "values")
         region = build_region(graph, [0])

@@ -35,7 +35,7 @@ from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import subcut
 
-ENTRIES = known.entries()
+ENTRIES = known.list_entries()
 LSTM = """
 g (float[5, 1, 4] x) => (float[5, 1, 1, 3] y) {{
     [back] y, h, c = LSTM <hidden_size = 3 {}> (x, w, r)
@@ -68,7 +68,7 @@ def test_there_are_entries_and_each_says_what_it_must() -> None:
     assert len(ENTRIES) >= 110
     assert len({e.path for e in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
-        assert entry.runtime in (*plugins.names("backends"), *devices.DEVICES), entry.path
+        assert entry.runtime in (*plugins.list_names("backends"), *devices.DEVICES), entry.path
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry.date), entry.path
         assert entry.off and entry.says[0].islower() and not entry.says.endswith("."), entry.path
         assert onnx.defs.has(entry.operator), entry.path
@@ -105,7 +105,7 @@ def test_broken_entry_is_named_and_left_out(
     (tmp_path / "toy" / "bad.toml").write_text(text, encoding="utf-8")
     with raises(InputError, code, about):
         known.read(tmp_path / "toy" / "bad.toml")
-    assert known.entries([tmp_path], "toy") == []
+    assert known.list_entries([tmp_path], "toy") == []
     assert has_line(caplog.text, "bad.toml")
 
 
@@ -136,7 +136,7 @@ def test_entry_with_a_condition_that_no_node_satisfies_is_left_out(
     (tmp_path / "toy").mkdir()
     text = f"{ENTRY}[{table}]\n{condition}\n"
     (tmp_path / "toy" / "entry.toml").write_text(text, encoding="utf-8")
-    assert bool(known.entries([tmp_path], "toy")) == is_possible
+    assert bool(known.list_entries([tmp_path], "toy")) == is_possible
     assert (has_line(caplog.text, "entry.toml")) != is_possible
 
 
@@ -151,7 +151,7 @@ def test_entry_that_is_not_a_regular_file_is_left_out(
         os.mkfifo(file)
     else:
         file.symlink_to("/dev/zero")
-    assert known.entries([tmp_path], "toy") == []
+    assert known.list_entries([tmp_path], "toy") == []
     assert has_line(caplog.text, "bad.toml")
 
 
@@ -513,7 +513,8 @@ def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
         render(entry), encoding="utf-8"
     )
     assert (
-        len(known.entries([tmp_path / "own"], "tract")) == len(known.entries(runtime="tract")) + 1
+        len(known.list_entries([tmp_path / "own"], "tract"))
+        == len(known.list_entries(runtime="tract")) + 1
     ), "theirs stands for ours"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from subgraph.errors import ModelError
-from subgraph.graph.protobuf import tag_of
+from subgraph.graph.protobuf import make_tag
 from subgraph.origins.caffe import caffemodel
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.types import Array
@@ -18,11 +18,11 @@ from tests.helpers.refusals import raises
 
 
 def field(number: int, data: bytes) -> bytes:
-    return tag_of(number, len(data)) + data
+    return make_tag(number, len(data)) + data
 
 
 def varint(number: int, value: int) -> bytes:
-    out = bytearray(tag_of(number, value))  # a tag and a length are written as two varints
+    out = bytearray(make_tag(number, value))  # a tag and a length are written as two varints
     out[0] &= 0xF8
     return bytes(out)
 
@@ -103,7 +103,7 @@ DAMAGED = [
     (model(varint(10, 1) + field(12, b"\0\0")), "caffe.half-precision", "ip"),
     (field(100, field(1, b"\xff\xfe")), "model.damaged", "not UTF-8"),
     (model(SHAPE_2_2 + field(5, DATA))[:-3], "model.damaged", "byte 0"),
-    (tag_of(100, 1 << 40), "model.damaged", "are left"),
+    (make_tag(100, 1 << 40), "model.damaged", "are left"),
     (b"\x89HDF\r\n\x1a\n\0", "caffe.hdf5", "m.caffemodel"),
 ]
 

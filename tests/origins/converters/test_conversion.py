@@ -27,9 +27,15 @@ from subgraph.graph.graph import Graph, load
 from subgraph.origins import converters
 from subgraph.origins.converters import PADDLE, TENSORFLOW, Converter, find_converter
 from subgraph.origins.converters.conversion import fill_command, move_model
-from subgraph.origins.converters.paddle_script import files
+from subgraph.origins.converters.paddle_script import find_files
 from subgraph.origins.converters.script_main import Declared, UnpairedError, pair
-from subgraph.origins.converters.tensorflow_script import GRAPH, KERAS, SAVED_MODEL, TFLITE, kind_of
+from subgraph.origins.converters.tensorflow_script import (
+    GRAPH,
+    KERAS,
+    SAVED_MODEL,
+    TFLITE,
+    find_kind,
+)
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process, subcut
@@ -401,7 +407,7 @@ def test_formats_are_known_by_their_content(tmp_path: Path) -> None:
     with raises(UsageError, "convert.unsupported-format", "g.pbtxt", "TensorFlow") as refusal:
         in_process("convert", tmp_path / "g.pbtxt")
     assert "as_text=False" in refusal.value.hint
-    assert [kind_of(tmp_path / n) for n in ("saved", "k", "t", "g")] == [
+    assert [find_kind(tmp_path / n) for n in ("saved", "k", "t", "g")] == [
         SAVED_MODEL,
         KERAS,
         TFLITE,
@@ -413,10 +419,10 @@ def test_the_two_files_of_a_paddle_model(tmp_path: Path) -> None:
     for name in ("m.json", "m.pdiparams"):
         (tmp_path / name).touch()
     pair = (tmp_path / "m.json", tmp_path / "m.pdiparams")
-    assert [files(p) for p in (tmp_path, *pair)] == [pair] * 3
+    assert [find_files(p) for p in (tmp_path, *pair)] == [pair] * 3
     (tmp_path / "m.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"m\.pdiparams"):
-        files(tmp_path)
+        find_files(tmp_path)
 
 
 def test_unconvertible_model_is_refused(tmp_path: Path) -> None:

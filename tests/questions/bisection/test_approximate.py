@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from subgraph.documents import from_json
-from subgraph.reports import replay_words
+from subgraph.reports import make_replay_command
 from subgraph.results.bisect import BisectDocument
 from subgraph.trials import pooled_runs
 from tests.helpers import text_models
@@ -69,7 +69,7 @@ def test_deviation_that_no_approximate_kernel_has_is_searched_by_rounding_alone(
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out
     assert [f["nodes"] for f in done.document["findings"]] == [[node]]
     case = done.document["findings"][0]["case"]
-    words = replay_words(from_json(BisectDocument, done.document), case)
+    words = make_replay_command(from_json(BisectDocument, done.document), case)
     assert words[-2:] == ["--criterion", "noise:floor=1e-5"], "as it was found"
     assert subcut(*words[1:], cwd=tmp_path).code == 1
 

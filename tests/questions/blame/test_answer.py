@@ -9,7 +9,7 @@ from typing import Any
 from onnx import helper
 
 from subgraph.documents import from_json, to_json
-from subgraph.questions.blame.answer import paragraph, plain, states
+from subgraph.questions.blame.answer import format_states, list_plain_lines, make_paragraph
 from subgraph.questions.blame.attributes import describe_node
 from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
 from subgraph.verdict import Signature
@@ -56,8 +56,8 @@ def test_releases_are_spans_in_their_order() -> None:
     history = Versions(
         ["1.2", "1.3"], ["1.1", "1.4"], {"1.0": "no wheel"}, "1.2", "1.4", 36, tried("urwwr")
     )
-    assert "1.2 … 1.3 wrong" in paragraph(found(versions=history))
-    assert states([]) == ""
+    assert "1.2 … 1.3 wrong" in make_paragraph(found(versions=history))
+    assert format_states([]) == ""
 
 
 def test_only_what_is_proven_is_a_cure() -> None:
@@ -74,14 +74,14 @@ def test_only_what_is_proven_is_a_cure() -> None:
             equal="bit-identical",
         ),
     ]
-    lines = paragraph(found(cures=cures)).split("\n")
+    lines = make_paragraph(found(cures=cures)).split("\n")
     assert [line.partition(",")[0] == "- Cure" for line in lines[1:3]] == [True, False]
-    assert has_line(plain(found(answer=paragraph(found())))[0], "No cure")
+    assert has_line(list_plain_lines(found(answer=make_paragraph(found())))[0], "No cure")
 
 
 def test_names_play_no_tricks() -> None:
     odd = "a`b\n\x1b[31m'\"{}"
-    text = paragraph(found(region=[odd], notes=[odd]))
+    text = make_paragraph(found(region=[odd], notes=[odd]))
     assert "\x1b" not in text
     assert len(text.split("\n")) == 3
 
@@ -102,10 +102,10 @@ def test_tracker_is_told_nodes_values_and_environment() -> None:
         seen="expected 0.25, got 0.19 at [0,1]",
         environment="Linux x86_64; Python 3.11.7",
     )
-    lines = paragraph(told).split("\n")
+    lines = make_paragraph(told).split("\n")
     node = "`'pool': AveragePool, auto_pad='NOTSET', ceil_mode=1, kernel_shape=[3, 3]`"
     assert lines[1] == f"- Node: {node}"
     assert has_line(lines[2], "expected 0.25", "0.19 at [0,1]")
     assert has_line(lines[-1], "Environment", "Linux x86_64", "Python 3.11.7")
-    (line,) = plain(replace(told, answer=paragraph(told)))
+    (line,) = list_plain_lines(replace(told, answer=make_paragraph(told)))
     assert has_line(line, "No cure")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from subgraph.graph import region
-from subgraph.questions.blame.cures import draw_samples, fix_parameters, parameters
+from subgraph.questions.blame.cures import draw_samples, fix_parameters, list_parameters
 from subgraph.storage.tensors import load, save
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -61,7 +61,7 @@ WRONG = planted(
 def test_only_inputs_that_nothing_computes_with(
     text: str, found: list[str], tmp_path: Path
 ) -> None:
-    assert list(parameters(text_models.load(tmp_path, text, z=np.zeros(1, np.int64)))) == found
+    assert list(list_parameters(text_models.load(tmp_path, text, z=np.zeros(1, np.int64)))) == found
 
 
 def test_they_enter_a_cut_as_shapes_do(tmp_path: Path) -> None:

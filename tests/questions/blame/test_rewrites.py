@@ -40,7 +40,7 @@ from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.versions import with_padfusion_bug
 
-NAMES = plugins.names("rewrites")
+NAMES = plugins.list_names("rewrites")
 MS = ("com.microsoft",)
 
 
@@ -452,7 +452,7 @@ def test_float_remainder_has_the_divisors_sign() -> None:
 def test_every_rewriting_has_a_docstring_a_function_and_a_case(name: str) -> None:
     module = plugins.load("rewrites", name)
     assert hasattr(module, "FORMS") or callable(module.rewrite)
-    help_text = plugins.help_of("rewrites", name)
+    help_text = plugins.read_help("rewrites", name)
     assert help_text.endswith(".") and 20 < len(help_text) < 120
     assert name in {case.rewriting for case in CASES}
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fixtures import decoders
-from subgraph.documents import schema, to_json
+from subgraph.documents import make_schema, to_json
 from subgraph.questions.decoding.result_folder import render_text
 from subgraph.results.loop import LoopDocument, LoopFinding, LoopOutcome, LoopSetup, StepSeen
 from tests.helpers import text_models
@@ -49,7 +49,7 @@ def looped(folder: Path, model: str, candidate: str, *words: str) -> tuple[Done,
         cwd=folder,
     )
     document = json.loads(done.out)
-    jsonschema.Draft202012Validator(schema(LoopDocument)).validate(document)
+    jsonschema.Draft202012Validator(make_schema(LoopDocument)).validate(document)
     return done, document
 
 
@@ -73,7 +73,7 @@ def test_errors_that_add_up_are_told() -> None:
             states={"h0": "hn"},
         ),
     )
-    jsonschema.Draft202012Validator(schema(LoopDocument)).validate(to_json(document))
+    jsonschema.Draft202012Validator(make_schema(LoopDocument)).validate(to_json(document))
     shown = render_text(document)
     assert has_line(shown, "4 of 9") and has_line(shown, "add up")
 

@@ -26,7 +26,12 @@ from subgraph.graph.graph import load
 from subgraph.graph.region import prepare_graph
 from subgraph.precision import Precision
 from subgraph.questions.planning import find_plan, quantize_main
-from subgraph.questions.planning.find_plan import LoweredModels, ModelRunner, Planner, distance
+from subgraph.questions.planning.find_plan import (
+    LoweredModels,
+    ModelRunner,
+    Planner,
+    measure_distance,
+)
 from subgraph.questions.planning.places import Unit, lower_by_command
 from subgraph.reports.html import render_plan
 from subgraph.results.plan import PlanDocument
@@ -339,9 +344,11 @@ def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None
 
 def test_distance_is_relative_to_the_reference() -> None:
     a = np.array([3.0, 4.0], np.float32)
-    assert distance(a, a) == 0 and distance(a, a + np.array([0, 1])) == pytest.approx(0.2)
-    assert distance(a, np.array([np.nan, 4])) == np.inf == distance(a, a[:1])
-    assert distance(np.array([np.inf, 4.0]), np.array([np.nan, 4.0])) == 0
+    assert measure_distance(a, a) == 0 and measure_distance(
+        a, a + np.array([0, 1])
+    ) == pytest.approx(0.2)
+    assert measure_distance(a, np.array([np.nan, 4])) == np.inf == measure_distance(a, a[:1])
+    assert measure_distance(np.array([np.inf, 4.0]), np.array([np.nan, 4.0])) == 0
 
 
 def test_plan_has_a_report(place: Path) -> None:

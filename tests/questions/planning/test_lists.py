@@ -10,7 +10,7 @@ from subgraph import plugins
 from subgraph.questions.planning.lists import Kept
 
 KEPT = Kept(["conv/a", "b:0"], ["t1", "t2"], ["logits"])
-NAMES = plugins.own_names("plan-lists")
+NAMES = plugins.list_own_names("plan-lists")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,7 +22,7 @@ def test_each_names_what_is_kept(name: str) -> None:
     assert "conv/a" not in empty and "t1" not in empty
     if module.FILE.endswith(".json"):
         assert json.loads(text) and isinstance(json.loads(empty), dict)
-    assert ":" in plugins.help_of("plan-lists", name)
+    assert ":" in plugins.read_help("plan-lists", name)
 
 
 def test_lists_have_distinct_files() -> None:

@@ -20,8 +20,8 @@ from subgraph.questions.planning.places import (
     Quantized,
     Read,
     Twin,
+    compute_weight_scales,
     round_nodes,
-    symmetric,
 )
 from subgraph.storage.dtypes import Scale
 from tests.helpers import text_models
@@ -44,7 +44,7 @@ TWIN = Twin(
         "h": ACTIVATION,
         "r": ACTIVATION,
         "y": ACTIVATION,
-        "w": Quantized(symmetric(W, 1), "int8"),
+        "w": Quantized(compute_weight_scales(W, 1), "int8"),
     },
 )
 

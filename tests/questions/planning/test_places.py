@@ -16,11 +16,11 @@ from subgraph.questions.planning.places import (
     Rounded,
     Twin,
     Unit,
-    blocks,
-    narrowable,
-    places,
+    compute_weight_scales,
+    list_narrowable,
+    list_places,
+    name_blocks,
     round_nodes,
-    symmetric,
 )
 from subgraph.storage.dtypes import Scale
 from tests.helpers import text_models
@@ -46,12 +46,12 @@ def net(tmp_path: Path) -> Graph:
 
 def test_place_is_what_one_node_reads_and_each_output(net: Graph) -> None:
     twin = Twin(Precision.INT8, {"x": FORM, "w": FORM, "r": FORM, "y": FORM})
-    found = {place.name: place.reads for place in places(net, twin, Unit.NODE)}
+    found = {place.name: place.reads for place in list_places(net, twin, Unit.NODE)}
     assert found["first"] == {(0, "x"), (0, "w")} and found["second"] == {(2, "r"), (2, "w")}
     assert found["output y"] == {(OUTPUT, "y")} and "relu" not in found
-    by_operator = {place.name: place.nodes for place in places(net, twin, Unit.OPERATOR)}
+    by_operator = {place.name: place.nodes for place in list_places(net, twin, Unit.OPERATOR)}
     assert by_operator["MatMul"] == (0, 2) and by_operator["output y"] == ()
-    by_scale = {place.name: place.reads for place in places(net, twin, Unit.SCALE)}
+    by_scale = {place.name: place.reads for place in list_places(net, twin, Unit.SCALE)}
     assert by_scale["w"] == {(0, "w"), (2, "w")} and by_scale["y"] == {(OUTPUT, "y")}
 
 
@@ -65,16 +65,16 @@ def test_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
     }
     """  # noqa: E501
     graph = prepare_graph(text_models.load(tmp_path, text, w=np.eye(4, dtype=np.float32)))
-    assert dict.fromkeys(blocks(graph).values()) == dict.fromkeys(
+    assert dict.fromkeys(name_blocks(graph).values()) == dict.fromkeys(
         ["stem … stem_relu", "left … relu", "left2 … end"]
     )
     twin = Twin(Precision.INT8, {"x": FORM, "a": FORM, "e": FORM, "y": FORM})
-    found = {place.name: place.reads for place in places(graph, twin, Unit.BLOCK)}
+    found = {place.name: place.reads for place in list_places(graph, twin, Unit.BLOCK)}
     assert found["left … relu"] == {(2, "a"), (4, "a")} and found["output y"] == {(OUTPUT, "y")}
 
 
 def test_float_nodes_without_bodies_compute_in_16_bits(net: Graph) -> None:
-    assert narrowable(net) == {
+    assert list_narrowable(net) == {
         0: Rounded("float16", (0, 1), (0,)),
         1: Rounded("float16", (0,), (0,)),
         2: Rounded("float16", (0, 1), (0,)),
@@ -88,7 +88,7 @@ def test_float_nodes_without_bodies_compute_in_16_bits(net: Graph) -> None:
 def test_scales_of_resize_stay_float(tmp_path: Path) -> None:
     text = "g (float[1, 1, 2, 2] x) => (float[1, 1, 4, 4] y) { y = Resize (x, , s) }"
     graph = prepare_graph(text_models.load(tmp_path, text, s=np.array([1, 1, 2, 2], np.float32)))
-    assert narrowable(graph) == {0: Rounded("float16", (0,), (0,))}
+    assert list_narrowable(graph) == {0: Rounded("float16", (0,), (0,))}
 
 
 def test_cast_output_has_the_type_of_its_attribute(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_cast_output_has_the_type_of_its_attribute(tmp_path: Path) -> None:
         " x) }"
     )
     graph = prepare_graph(text_models.load(tmp_path, text, opset=17))
-    assert narrowable(graph) == {
+    assert list_narrowable(graph) == {
         1: Rounded("float16", (0,), (0,)),
         2: Rounded("float16", (0, 1), (0,)),
     }
@@ -106,11 +106,11 @@ def test_cast_output_has_the_type_of_its_attribute(tmp_path: Path) -> None:
 
 def test_weight_is_quantized_by_channel() -> None:
     value = np.array([[1.27, -0.5], [0, 0], [-2.54, 1]], np.float32)
-    scale = symmetric(value, 0)
+    scale = compute_weight_scales(value, 0)
     assert (
         scale.step == pytest.approx((0.01, 1.0, 0.02))
         and scale.zero == (0, 0, 0)
         and scale.axis == 0
     )
     assert np.abs(scale.dequantize(scale.quantize(value, "int8")) - value).max() <= 0.01
-    assert symmetric(value, -1).axis == 1
+    assert compute_weight_scales(value, -1).axis == 1

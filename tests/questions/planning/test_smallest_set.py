@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from subgraph.errors import OutOfTime
-from subgraph.questions.planning.smallest_set import smallest
+from subgraph.questions.planning.smallest_set import find_smallest_set
 from tests.helpers.examples import examples
 
 PLACES = st.integers(1, 60)
@@ -28,7 +28,7 @@ def test_law_what_is_kept_is_accepted_and_nothing_can_be_given_back(data: st.Dat
         asked.append(frozenset(kept))
         return needed <= set(kept)
 
-    found = smallest(order, accepts)
+    found = find_smallest_set(order, accepts)
     assert set(found.kept) == needed and found.minimal
     assert len(asked) == len(set(asked))
 
@@ -40,7 +40,7 @@ def count_questions(n: int, needed: set[int]) -> int:
         asked.append(kept)
         return needed <= set(kept)
 
-    assert set(smallest(range(n), accepts).kept) == needed
+    assert set(find_smallest_set(range(n), accepts).kept) == needed
     return len(asked)
 
 
@@ -65,7 +65,7 @@ def test_law_it_is_minimal_though_acceptance_is_not_monotone(data: st.DataObject
     good = data.draw(st.sets(st.frozensets(st.integers(0, n - 1)), max_size=40)) | {
         frozenset(range(n))
     }
-    found = smallest(range(n), lambda kept: frozenset(kept) in good)
+    found = find_smallest_set(range(n), lambda kept: frozenset(kept) in good)
     assert frozenset(found.kept) in good and found.minimal
     assert not any(frozenset(found.kept) - {k} in good for k in found.kept)
 
@@ -80,5 +80,5 @@ def test_out_of_time_gives_the_best_so_far_and_says_what_is_proven(questions: in
         left[0] -= 1
         return {1, 3} <= set(kept)
 
-    found = smallest(range(8), accepts)
+    found = find_smallest_set(range(8), accepts)
     assert {1, 3} <= set(found.kept) and found.proven < len(found.kept) and not found.minimal

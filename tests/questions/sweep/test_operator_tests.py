@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.graph.opsets import newest_opsets, opset_of
+from subgraph.graph.opsets import get_opset, list_newest_opsets
 from subgraph.questions.sweep.operator_tests import find_newest_opset, lower_opset
 from tests.helpers import text_models
 
@@ -14,9 +14,9 @@ RELU = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
 
 
 def test_model_of_a_newer_opset_is_converted() -> None:
-    newest = newest_opsets()[""]
+    newest = list_newest_opsets()[""]
     lower = lower_opset(text_models.model(RELU, opset=newest), newest - 1)
-    assert opset_of(lower) == newest - 1
+    assert get_opset(lower) == newest - 1
 
 
 def test_model_of_an_accepted_opset_is_unchanged() -> None:
@@ -34,7 +34,7 @@ def test_newest_opset_is_the_last_that_onnxruntime_accepts(tmp_path: Path) -> No
 
     version = find_newest_opset(tmp_path)
     onnxruntime.InferenceSession(tmp_path / f"opset{version}.onnx")
-    assert version <= newest_opsets()[""]
+    assert version <= list_newest_opsets()[""]
     newer = tmp_path / f"opset{version + 1}.onnx"
     if newer.exists():
         with pytest.raises(Exception, match=r"IR version|opset"):

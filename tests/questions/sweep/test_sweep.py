@@ -22,7 +22,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from subgraph.documents import from_json, schema
+from subgraph.documents import from_json, make_schema
 from subgraph.questions.sweep.sweep import choose_outcome
 from subgraph.reports import md
 from subgraph.reports.html import render_sweep
@@ -43,7 +43,7 @@ from tests.helpers.open_trials import spec_of
 from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import PATIENCE, SUBCUT, environment, manifest, run_program, subcut
 
-SCHEMA = schema(SweepDocument)
+SCHEMA = make_schema(SweepDocument)
 ELU = {
     f"test_elu{name}{more}"
     for name in ("", "_default", "_example")

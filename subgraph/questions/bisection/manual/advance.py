@@ -36,10 +36,10 @@ from subgraph.trials.trial import Trials
 from subgraph.types import frozen
 
 
-def model_digest(graph: Graph) -> str:
+def digest_model(graph: Graph) -> str:
     """Digest of a model's structure and all its weights."""
     weights = [t for t in graph.weights.values() if protobuf.is_on_disk(t)]
-    return digest(graph.skeleton.structure, protobuf.weights_digest(weights, graph.path))
+    return digest(graph.skeleton.structure, protobuf.digest_weights(weights, graph.path))
 
 
 # ------------------------------------------------------------ beginning
@@ -59,7 +59,7 @@ def check(session: Session, trials: Trials) -> str:
             code="manual.random",
         )
     with suppress(Pending):
-        next(iter(ManualBisection(trials, options_of(session), {})))
+        next(iter(ManualBisection(trials, read_options(session), {})))
     return _digest_inputs(trials)
 
 
@@ -96,7 +96,7 @@ def begin(session: Session) -> Session:
 # ------------------------------------------------------------ going on
 
 
-def options_of(session: Session) -> BisectionOptions:
+def read_options(session: Session) -> BisectionOptions:
     """Return the bisection of a session."""
     request = session.request
     dtype = TaskFormat.parse(request.export).form.dtype  # of the inputs that are handed out
@@ -167,7 +167,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
     """
     results = session.results()
     session = session.restrict_to(results)
-    bisection = ManualBisection(trials, options_of(session), results)
+    bisection = ManualBisection(trials, read_options(session), results)
     shown = session.shown
     has_ended = True
     try:

@@ -24,7 +24,7 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.graph.rewrites import STRONGEST
 from subgraph.questions.bisection.bisection import Bisection
-from subgraph.questions.bisection.items import items_of
+from subgraph.questions.bisection.items import list_items
 from subgraph.questions.bisection.manual.tasks import Task
 from subgraph.questions.bisection.options import BisectionOptions
 from subgraph.questions.bisection.oracle import NodeOracle
@@ -195,7 +195,7 @@ class ManualBisection(Bisection):
 
     def new_oracle(self, trials: Trials) -> ManualOracle:
         """Return an oracle that answers from the recorded results."""
-        return ManualOracle(trials, items_of(trials))
+        return ManualOracle(trials, list_items(trials))
 
     def sum_up(self, findings: Findings, before: Counts) -> Findings:
         """Return the findings of a search that has just ended: each run is counted once."""

@@ -361,7 +361,7 @@ def _keep_outputs(session: Session, number: int, place: TaskFolders) -> None:
         InputError: a file does not fit.
     """
     (session.folder / ANSWERS).mkdir(exist_ok=True)
-    with folders.aside(session.folder / ANSWERS / str(number)) as room:
+    with folders.write_aside(session.folder / ANSWERS / str(number)) as room:
         result = place.read(room)
         files = {
             name: store_entry.compute_checksum(room / name) for name in store_entry.list_names(room)
@@ -393,7 +393,7 @@ def undo(session: Session) -> tuple[Session, list[int]]:
     return session, removed
 
 
-def folder_of(parent: Path) -> Path:
+def find_folder(parent: Path) -> Path:
     """Return the folder of a session."""
     return parent / f"manual-{DEVICE}"
 
@@ -404,7 +404,7 @@ def find(parent: Path) -> Path:
     Raises:
         UsageError: It does not exist.
     """
-    folder = folder_of(parent)
+    folder = find_folder(parent)
     if not (folder / STATE).is_file():
         raise UsageError(
             f"no manual session in {parent}",
@@ -442,14 +442,14 @@ def require_none(folder: Path, force: bool) -> None:
     if not (folder / STATE).exists() or force:
         return
     raise ResultExists(
-        f"{folder} holds a manual session: {so_far(folder)}",
+        f"{folder} holds a manual session: {describe_progress(folder)}",
         "subcut manual next goes on; -o FOLDER begins another; --force loses these answers"
         " and begins again",
         code="manual.session-exists",
     )
 
 
-def so_far(folder: Path) -> str:
+def describe_progress(folder: Path) -> str:
     """Return the progress of a session in words."""
     try:
         session = Session.read(folder)

@@ -22,7 +22,14 @@ from subgraph.questions.bisection.manual.tasks import TaskManifest, list_files_o
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import StoredFile, find_axes
-from subgraph.storage.tensors import NOT_NUMPY, PACKED, Record, np_dtype, shape_text, tensor_text
+from subgraph.storage.tensors import (
+    NOT_NUMPY,
+    PACKED,
+    Record,
+    find_dtype,
+    format_shape,
+    format_tensor_type,
+)
 from subgraph.text import clean, count
 from subgraph.types import Array, frozen
 
@@ -49,7 +56,7 @@ class ExpectedFile:
     @property
     def size(self) -> int:
         """Bytes of a .bin."""
-        return (math.prod(self.handed.shape) * dtypes.bits_of(self.handed.dtype) + 7) // 8
+        return (math.prod(self.handed.shape) * dtypes.count_bits(self.handed.dtype) + 7) // 8
 
     def find(self, folder: Path) -> Path | None:
         """Find the file, if it came.
@@ -73,7 +80,7 @@ class ExpectedFile:
         shape = self.handed.shape
         layout = f" {self.handed.layout}" if self.handed.layout and len(shape) > 3 else ""
         return (
-            f"{self.stem}.bin ({self.handed.dtype} {shape_text(shape)}{layout}, {self.size}"
+            f"{self.stem}.bin ({self.handed.dtype} {format_shape(shape)}{layout}, {self.size}"
             " bytes) or .npy"
         )
 
@@ -238,7 +245,7 @@ def _save(output: ExpectedOutput, folder: Path, room: Path, stem: str) -> Record
     if not output.files:
         return Record(output.name, output.form, "float32", (), ())
     arrays = [_read(file, folder) for file in output.files]
-    text = tensor_text(output.files[0].own.dtype)
+    text = format_tensor_type(output.files[0].own.dtype)
     if "sequence" in output.form:
         record = tensors.save(output.name, arrays, f"seq({text})", room, stem)
     else:
@@ -255,12 +262,12 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
         array = array.reshape(shape)
     if array.shape != shape:
         raise InputError(
-            f"{path} has the shape {shape_text(array.shape)}, not {shape_text(shape)}",
+            f"{path} has the shape {format_shape(array.shape)}, not {format_shape(shape)}",
             f"expected: {file}; or answer `bad`",
             code="manual.wrong-shape",
         )
     own_dtype = file.own.dtype
-    wanted = np_dtype(own_dtype)
+    wanted = find_dtype(own_dtype)
     if array.dtype == wanted or own_dtype == "string":
         return array.astype(wanted)
     are_floats = "float" in array.dtype.name and "float" in own_dtype
@@ -290,20 +297,22 @@ def _read_bin(path: Path, file: ExpectedFile) -> Array:
     size = path.stat().st_size
     if size != file.size:
         raise InputError(
-            f"{path} has {count(size, 'byte')}, not {file.size}: {dtype} {shape_text(shape)}",
+            f"{path} has {count(size, 'byte')}, not {file.size}: {dtype} {format_shape(shape)}",
             "a .bin has no header; .npy files contain their type and shape",
             code="tensor.wrong-size",
         )
     raw = np.fromfile(path, np.uint8)
     is_packed = dtype in PACKED
-    flat = tensors.unpack(raw, dtype, math.prod(shape)) if is_packed else raw.view(np_dtype(dtype))
+    flat = (
+        tensors.unpack(raw, dtype, math.prod(shape)) if is_packed else raw.view(find_dtype(dtype))
+    )
     return _convert_layout(flat.reshape(shape), file)
 
 
 def _read_npy(path: Path, file: ExpectedFile) -> Array:
     array = tensors.read_npy(path)
     for dtype in (file.own.dtype, file.handed.dtype):
-        if dtype in NOT_NUMPY and tensors.are_bits(array.dtype, np_dtype(dtype)):
+        if dtype in NOT_NUMPY and tensors.are_bits(array.dtype, find_dtype(dtype)):
             array = tensors.from_bits(array, dtype)
             break
     return array if array.shape == file.own.shape else _convert_layout(array, file)

@@ -26,7 +26,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage import folders
 from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, parse_formats
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import format_shape
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Strings, frozen, frozen_keywords
@@ -190,7 +190,7 @@ def write_task(
         tensor_format=task_format.form,
     )
     groups = [samples for samples, _ in model.sample_groups(region, task.feeds)]
-    with folders.scratch(todo) as aside:
+    with folders.make_scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
         values = _find_values(task)
         cases = write_case.write_region(
@@ -199,7 +199,7 @@ def write_task(
         for written, samples in reversed(list(zip(cases, groups, strict=True))):
             folder = todo / written.path.name
             entry = TaskEntry(task.key, number, len(cases), samples)
-            with folders.aside(folder) as work:
+            with folders.write_aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
                 text = _write_instructions(written.manifest, number)
@@ -267,4 +267,4 @@ def _iter_file_lines(tensors: Sequence[TensorEntry]) -> Iterator[str]:
         for stored in tensor.samples:
             for file in list_files_of_kind(stored, "bin") or list_files_of_kind(stored, "npy"):
                 layout = f" {file.layout}" if file.layout and len(file.shape) > 3 else ""
-                yield f"{file.file}   {file.dtype}  {shape_text(file.shape)}{layout}"
+                yield f"{file.file}   {file.dtype}  {format_shape(file.shape)}{layout}"

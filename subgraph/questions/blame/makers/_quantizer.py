@@ -11,7 +11,7 @@ import onnx
 from subgraph.errors import UsageError
 from subgraph.iterables import drop_repeats
 from subgraph.questions.blame.makers import Making
-from subgraph.text import nearest
+from subgraph.text import find_nearest
 from subgraph.types import StringMap, frozen
 
 # An option -> its values: the default, the one in place of an omitted default, others. Names of
@@ -62,7 +62,7 @@ class Quantizer:
             if word not in known:
                 raise UsageError(
                     f"--made-by: {self.function} has no '{name}={value}'",
-                    ", ".join(nearest(word, known) or known),
+                    ", ".join(find_nearest(word, known) or known),
                     code="maker.unknown-option",
                 )
         chosen = {name: settings.get(name, values[0]) for name, values in self.options.items()}
