@@ -188,30 +188,17 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
             "%d boxes are slow to look at: `subcut view` shows as many at ease, --depth fewer",
             boxes,
         )
-    lines = [
-        f"{count(kept, 'node')} in {boxes} box{'es' * (boxes != 1)}",
-        *(_describe_region(region) if region else ()),
-    ]
+    lines = [f"{count(kept, 'node')} in {boxes} box{'es' * (boxes != 1)}"]
+    if region:
+        parts = (region.nodes, "node"), (region.entering, "input"), (region.outputs, "output")
+        lines.append(f"region  {' · '.join(count(*part) for part in parts)}")
+        lines += [f"  in   {clean(name)}" for name in region.entering]
+        lines += [f"  out  {clean(name)}" for name in region.outputs]
     if marked.values:
         lines.append(f"errors of {count(values, 'tensor')}, {len(failed)} wrong")
     text = draw_svg(layout, marks, graph.path.name)
     sides = {"inputs": region.inputs + region.shapes, "outputs": region.outputs} if region else None
     return _Drawn(text, lines, DrawnModel(nodes=len(kept), region=sides, layout=layout.to_json()))
-
-
-def _describe_region(region: Region) -> list[str]:
-    """Describe a region, with the tensors that enter and leave it."""
-    inputs = region.entering
-    parts = (
-        count(region.nodes, "node"),
-        count(inputs, "input"),
-        count(region.outputs, "output"),
-    )
-    return [
-        f"region  {' · '.join(parts)}",
-        *(f"  in   {clean(name)}" for name in inputs),
-        *(f"  out  {clean(name)}" for name in region.outputs),
-    ]
 
 
 def _open(

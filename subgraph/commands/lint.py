@@ -135,16 +135,12 @@ def lint(
         log.info("only weights are checked: -i INPUT adds the ranges of all tensors")
     for row in document.not_checked:
         log.debug("%s: not checked: %s", row.rule, row.why)
-    return Result(document, text(document), _find_next(document))
-
-
-def _find_next(document: LintDocument) -> list[NextCommand]:
-    """Return the command that scales tensors that are out of range, if there are any."""
-    if all(finding.exponent is None for finding in document.findings):
-        return []
-    words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
-    words += ["--to", document.precision, "--rescale"]
-    return [NextCommand("bring these tensors into range, and prove it", words)]
+    following = []
+    if any(finding.exponent is not None for finding in document.findings):
+        words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
+        words += ["--to", document.precision, "--rescale"]
+        following.append(NextCommand("bring these tensors into range, and prove it", words))
+    return Result(document, text(document), following)
 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:

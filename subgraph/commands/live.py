@@ -223,8 +223,13 @@ def format_step(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
     # `/pad/Pad … /pool/MaxPool`; empty for the full model
     names = map(clean, (*labels[:1], *labels[-1:]))
     ends = " … ".join(make_distinct_labels(names, NAME_WIDTH).values()).ljust(2 * NAME_WIDTH)
+    worst = step.answer.verdict.worst if step.answer.verdict else None
+    relative = worst.errors.get("max_rel") if worst else None
+    error = "" if relative is None else f"{relative:.1e}"
+    if step.answer.signature == "nan":
+        error = "NaN"
     return (
-        f"{step.number:>3}  {learned}  {ends}  {nodes:>11}  {_format_error(step):>7} "
+        f"{step.number:>3}  {learned}  {ends}  {nodes:>11}  {error:>7} "
         f" {_describe_outcome(step)}{purpose}"
     )
 
@@ -245,12 +250,3 @@ def _describe_outcome(step: Step) -> str:
     if answer.verdict and answer.verdict.stored:
         words.append("(stored)")
     return " ".join(words)
-
-
-def _format_error(step: Step) -> str:
-    """Return the relative error; NaN if values are."""
-    if step.answer.signature == "nan":
-        return "NaN"
-    worst = step.answer.verdict.worst if step.answer.verdict else None
-    error = worst.errors.get("max_rel") if worst else None
-    return f"{error:.1e}" if error is not None else ""

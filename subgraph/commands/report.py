@@ -61,6 +61,7 @@ def report(
       subcut report subcut_out/bisect-wrong.py
       subcut report subcut_out/bisect-wrong.py/run.json -f html,md -o reports
     """
+    from subgraph.cases.find_case import find_result, require_no_loop
     from subgraph.reports import can_render, find_renderer, render_document
 
     words = drop_repeats(word.strip() for word in forms.split(",") if word.strip())
@@ -71,7 +72,12 @@ def report(
             code="argument.missing",
         )
     modules = {word: plugins.load("reports", word) for word in words}
-    path = _find_document(Path(run))
+    path = Path(run)
+    if path.is_dir():
+        path = find_result(path)
+        require_no_loop(path)
+        documents = [path / name for name in (SWEEP_JSON, PLAN_JSON, RUN_JSON)]
+        path = next(filter(Path.is_file, documents), documents[-1])
     document = read(path)
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
         raise UsageError(
@@ -101,18 +107,6 @@ def report(
     lines = [f"{word}  {clean(str(file))}" for word, file in files.items()]
     answer = ReportResult(files=[str(file) for file in files.values()])
     return Result(answer, "\n".join(lines))
-
-
-def _find_document(run: Path) -> Path:
-    from subgraph.cases.find_case import find_result, require_no_loop
-
-    if not run.is_dir():
-        return run
-    run = find_result(run)
-    require_no_loop(run)
-    return next(
-        (run / name for name in (SWEEP_JSON, PLAN_JSON) if (run / name).is_file()), run / RUN_JSON
-    )
 
 
 def read(path: Path) -> results.Document:

@@ -19,7 +19,6 @@ from subgraph.types import frozen
 if TYPE_CHECKING:
     from subgraph.results.common import NextCommand
     from subgraph.results.sweep import SweepDocument
-    from subgraph.runtime.candidate import Candidate
 
 
 @frozen
@@ -65,15 +64,22 @@ def sweep(
     """
     from subgraph.questions.sweep import result_folder
     from subgraph.questions.sweep.result_folder import make_document as sweep_document
-    from subgraph.questions.sweep.sweep import open_sweep
+    from subgraph.questions.sweep.sweep import RUN_TIMEOUT, open_sweep
     from subgraph.reports.text import render_sweep
+    from subgraph.runtime.candidate import DEFAULT_TIMEOUT
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
     criterion = asked.criterion
     parent = asked.output
     asked.jobs(jobs)
     specs: list[str | None] = [*candidate] if candidate else [None]
-    candidates = [_make_candidate(asked, spec) for spec in specs]
+    candidates = [asked.candidate(spec) for spec in specs]
+    if asked.settings.get("timeout", runtime.timeout) is None:
+        # the models are tiny: one that hangs should cost a minute, not ten
+        candidates = [
+            replace(c, timeout=RUN_TIMEOUT) if c.timeout == DEFAULT_TIMEOUT else c
+            for c in candidates
+        ]
     names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(
@@ -102,17 +108,3 @@ def _iter_next(document: SweepDocument) -> Iterator[NextCommand]:
         for entry, found in zip(document.candidates, row.results, strict=True):
             if found.status == "wrong":
                 yield make_next("run it again", "replay", f"{entry.folder}/{row.test}")
-
-
-def _make_candidate(asked: Asked, spec: str | None) -> Candidate:
-    """Return a candidate with the sweep's own timeout if none is given: the models are tiny, so
-    one that hangs should cost a minute, not ten."""
-    from subgraph.questions.sweep.sweep import RUN_TIMEOUT
-    from subgraph.runtime.candidate import DEFAULT_TIMEOUT
-
-    candidate = asked.candidate(spec)
-    limited = (
-        asked.settings.get("timeout", asked.runtime.timeout) is not None
-        or candidate.timeout != DEFAULT_TIMEOUT
-    )
-    return candidate if limited else replace(candidate, timeout=RUN_TIMEOUT)

@@ -27,7 +27,7 @@ from subgraph.storage.tensors import format_shape
 from subgraph.text import align_columns, clean, count, split_signature
 
 if TYPE_CHECKING:
-    from subgraph.recordings.export import ExportedFile
+    pass
 
 
 complete_formats = options.complete_plugins("dumps")
@@ -94,10 +94,11 @@ def export(
         Path(source), place, kinds, forms, dump_format or "", hints, make_command_line()
     )
     manifest = written.manifest
-    rows = [
-        (f.file, _format_type(f), format_shape(tuple(f.shape)), f.layout, f.loss)
-        for f in manifest.exported
-    ]
+    rows = []
+    for f in manifest.exported:
+        # as the user types it: int8:scale=0.02:zero=-3
+        scale = "" if f.scale is None else f":scale={f.scale:g}:zero={f.zero_point}"
+        rows.append((f.file, f"{f.dtype}{scale}", format_shape(tuple(f.shape)), f.layout, f.loss))
     lines = align_columns([[clean(str(cell)) for cell in row] for row in rows])
     lines += [f"left out: {clean(word)}" for word in manifest.left_out]
     text = "\n".join([*lines, f"{count(rows, 'file')} in {clean(str(written.path))}/"])
@@ -139,13 +140,6 @@ def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
         raise UsageError(f"--tensor {words}: a scale is above 0", hint, code="option.out-of-range")
     found = next(iter(dtypes), dtype if scale else "")
     return name, TensorFormat(found, next(iter(layouts), ""), scale)
-
-
-def _format_type(file: ExportedFile) -> str:
-    """Return a form as the user types it: `int8:scale=0.02:zero=-3`."""
-    if file.scale is None:
-        return file.dtype
-    return f"{file.dtype}:scale={file.scale:g}:zero={file.zero_point}"
 
 
 @options.add_option_groups("precision", "timeout", "memory_limit", "output", "fresh")

@@ -105,7 +105,10 @@ class Graph:
         self.maker: dict[str, int] = {}
         for i, makes in enumerate(makes_of):
             self.maker.update(dict.fromkeys(makes, i))
-        self.shared_names = _find_shared_names(names)
+        self.shared_names: dict[str, list[int]] = {}
+        if len(set(names)) < len(names):
+            same = group_values((name, i) for i, name in enumerate(names) if name)
+            self.shared_names = {name: nodes for name, nodes in same.items() if len(nodes) > 1}
         self._readers: dict[str, list[int]] | None = None  # built when they are first needed
         self.known_kinds: dict[str, int] | None = None
         self.known_infos: dict[str, tuple[int, ValueInfoProto]] | None = None
@@ -226,13 +229,6 @@ class Graph:
     def random_nodes(self) -> set[int]:
         """Indices of the nodes that draw random numbers."""
         return find_random_nodes(self.nodes, self.functions, self.constant)
-
-
-def _find_shared_names(names: Sequence[str]) -> dict[str, list[int]]:
-    if len(set(names)) == len(names):
-        return {}
-    same = group_values((name, i) for i, name in enumerate(names))
-    return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
 
 
 def _is_sorted(graph: Graph) -> bool:

@@ -202,8 +202,12 @@ def _find_owned(cut: Cut) -> dict[OwnedKey, str]:
     graph = cut.graph
     infos = cut.model.graph.value_info if cut.region.pulled else ()
     small = {v.name for v in infos if 0 < _count_type_bytes(v.type, 0) <= SHARED_BYTES}
-    constants = [i for i in cut.region.pulled if _is_small_constant(graph.nodes[i])]
-    small |= set(graph.iter_outputs(constants))
+    for i in cut.region.pulled:
+        node = graph.nodes[i]
+        sizes = [8 * (len(a.floats) + len(a.ints)) for a in node.attribute]
+        sizes = [sum(sizes), *map(_count_bytes, iter_attribute_tensors([node]))]
+        if node.op_type == "Constant" and max(sizes) <= SHARED_BYTES:
+            small.update(graph.makes[i])
     absorbed = [i for i in cut.region.pulled if not small.issuperset(graph.makes[i])]
     nodes = [*cut.region.nodes, *absorbed]
     owned: dict[OwnedKey, str] = {i: f"node '{graph.label(i)}'" for i in nodes}
@@ -213,12 +217,6 @@ def _find_owned(cut: Cut) -> dict[OwnedKey, str]:
         if any(_count_bytes(t) > SHARED_BYTES for t in iter_tensors(function)):
             owned[key] = f"the function '{function.name}', which holds constants"
     return owned
-
-
-def _is_small_constant(node: protobuf.NodeProto) -> bool:
-    lists = (len(a.floats) + len(a.ints) for a in node.attribute)
-    small_tensors = all(_count_bytes(t) <= SHARED_BYTES for t in iter_attribute_tensors([node]))
-    return node.op_type == "Constant" and small_tensors and sum(lists) * 8 <= SHARED_BYTES
 
 
 def _iter_large_weights(cut: Cut) -> Iterator[protobuf.TensorProto]:

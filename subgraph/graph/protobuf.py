@@ -799,7 +799,11 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
     graph = model.graph
     names = {tensor.name for tensor, _ in weights}
     small = [tensor for tensor in graph.initializer if tensor.name not in names]
-    large = [(_make_header(tensor, blob), blob) for tensor, blob in weights]
+    large = []
+    for tensor, blob in weights:
+        bare = _copy_bare(tensor, load_protos().TensorProto).SerializeToString(deterministic=True)
+        inner = bare + make_tag(RAW_DATA, blob.length)
+        large.append((make_tag(INITIALIZER, len(inner) + blob.length) + inner, blob))
     graph.ClearField("initializer")
     graph.initializer.extend(small)
     body = graph.SerializeToString(deterministic=True)
@@ -812,13 +816,6 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
         for header, blob in large:
             out.write(header)
             copy_blob(blob, out)
-
-
-def _make_header(tensor: TensorProto, blob: Blob) -> bytes:
-    """Return the bytes of an initializer inside a graph that precede its raw data."""
-    bare = _copy_bare(tensor, load_protos().TensorProto)
-    inner: bytes = bare.SerializeToString(deterministic=True) + make_tag(RAW_DATA, blob.length)
-    return make_tag(INITIALIZER, len(inner) + blob.length) + inner
 
 
 def make_tag(number: int, length: int) -> bytes:

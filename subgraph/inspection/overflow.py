@@ -423,23 +423,18 @@ class Scaling:
             order = get_attribute(node, "perm", [*range(len(own))[::-1]])
             return exponent.transpose(np.argsort(order) if is_output else order)
         if op in REARRANGES:
-            return _merge_equal(np.broadcast_to(exponent, own).reshape(shape))
+            exponent = np.broadcast_to(exponent, own).reshape(shape)
+            for axis in range(exponent.ndim):
+                first = exponent.take([0], axis)
+                exponent = first if (exponent == first).all() else exponent
+            return exponent
         if op not in BROADCASTS and len(own) != len(shape):
             named = get_attribute(node, "axes", [get_attribute(node, "axis", 0)])
             given = self.graph.array(node.input[-1]) if op in NESTS else None
             axes = tuple(named if given is None else given)
             return np.expand_dims(exponent, axes) if is_output else exponent.squeeze(axes)
-        first = int(np.argmax(np.asarray(exponent.shape) > 1))
-        kept = exponent.shape[first:]
+        kept = exponent.shape[int(np.argmax(np.asarray(exponent.shape) > 1)) :]
         return exponent.reshape((1,) * (len(shape) - len(kept)) + kept)
-
-
-def _merge_equal(exponent: Array) -> Array:
-    """Return exponents with one element along each axis along which they are equal."""
-    for axis in range(exponent.ndim):
-        first = exponent.take([0], axis)
-        exponent = first if (exponent == first).all() else exponent
-    return exponent
 
 
 def _fold(

@@ -31,7 +31,7 @@ from subgraph.runtime.capture import Captured, capture_samples, list_needed_inpu
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, make_default
 from subgraph.storage import dtypes, folders
-from subgraph.storage.tensors import Record, from_bits, read_npy
+from subgraph.storage.tensors import from_bits, read_npy
 from subgraph.types import Array, frozen
 
 # Of the tensors of one run, as far as their sizes are known before; or, if that is more, the
@@ -260,7 +260,11 @@ class _Measuring:
         with folders.make_temporary() as folder:
             samples = self.feeding.plan(self.graph, inputs)
             captured = capture_samples(self.reference, self.graph, region, stems, samples, folder)
-            self.origins.update(_find_origins(captured))
+            origins = captured[0].origins
+            if len(captured) > 1:
+                of_all = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
+                origins = dict.fromkeys(flatten(s.origins for s in captured), of_all)
+            self.origins.update(origins)
             self.tensors.update((name, _measure_files(name, captured, folder)) for name in new)
         measured = [self.tensors[name] for name in batch]
         sizes = [_count_bytes(t.range.elements, t.dtype) for t in measured if t.range is not None]
@@ -281,13 +285,6 @@ class _Measuring:
         ]
 
 
-def _find_origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
-    if len(captured) == 1:
-        return dict(captured[0].origins)
-    samples = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
-    return dict.fromkeys(flatten(s.origins for s in captured), samples)
-
-
 # ------------------------------------------------------------ elements
 
 
@@ -295,25 +292,23 @@ def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> Mea
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
     shapes = list(flatten(r.shapes for r in records))
-    measured = []
+    ranges: list[Range | None] = []
+    values: list[Any] = []
     for k, record in enumerate(records):
-        measured += [_measure_file(folder / str(k) / file, record) for file in record.files]
-    ranges = [r for r, _ in measured if r is not None]
-    total = sum(ranges, Range()) if len(ranges) == len(measured) else None
-    values = [value for _, value in measured]
+        for file in record.files:
+            if record.dtype == "string":
+                ranges.append(None)
+                values.append(None)
+                continue
+            array = from_bits(read_npy(folder / str(k) / file, mapped=True), record.dtype)
+            ranges.append(compute_range(array))
+            values.append(_read_value(array))
+            (folder / str(k) / file).unlink()
+    known = [r for r in ranges if r is not None]
+    total = sum(known, Range()) if len(known) == len(ranges) else None
     is_same = bool(values) and all(v == values[0] for v in values)
     same = values[0] if is_same and records[0].form == "tensor" else None
     return MeasuredTensor(records[0].form, records[0].dtype, find_common_shape(shapes), total, same)
-
-
-def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
-    """Return (range, value) of one file, which is deleted."""
-    if r.dtype == "string":
-        return None, None
-    array = from_bits(read_npy(file, mapped=True), r.dtype)
-    measured = compute_range(array), _read_value(array)
-    file.unlink()
-    return measured
 
 
 def _read_value(array: Array) -> Any:

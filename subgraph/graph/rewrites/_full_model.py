@@ -203,18 +203,10 @@ def open_full_model(graph: Graph, value: Callable[[str], Array]) -> Iterator[Ful
         yield FullModel(RegionModel(model, onnx), value)
 
 
-def _reshape(new: Substitution, x: str, y: str, element: int) -> None:
-    new.node("Reshape", [x, new.node("Shape", [x])], y)
-
-
 def _subtract(new: Substitution, x: str, y: str, element: int) -> None:
     # computed at run time: no value is less than itself
     zeros = new.node("Cast", [new.node("Less", [x, x])], to=element)
     new.node("Sub", [x, zeros], y)
-
-
-def _add_where(new: Substitution, x: str, y: str, element: int) -> None:
-    new.always(x, new.other(element), y)
 
 
 def _takes_where(source: RegionModel, name: str) -> bool:
@@ -228,7 +220,11 @@ def _add_cast(new: Substitution, x: str, y: str, element: int) -> None:
 
 BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = (
     ("an Identity", lambda new, x, y, _: new.node("Identity", [x], y), lambda s, n: True),
-    ("a Reshape to its own shape", _reshape, lambda s, n: s.rank(n) != 0),
+    (
+        "a Reshape to its own shape",
+        lambda new, x, y, _: new.node("Reshape", [x, new.node("Shape", [x])], y),
+        lambda s, n: s.rank(n) != 0,
+    ),
     (
         "a Max of twice the same",
         lambda new, x, y, _: new.node("Max", [x, x], y),
@@ -236,6 +232,10 @@ BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = 
     ),
     ("a Sub of zeros", _subtract, lambda s, n: s.element(n) in SIGNED),
     ("a Cast to integers and back", _add_cast, lambda s, n: s.element(n) == TensorProto.BOOL),
-    ("a Where that always takes it", _add_where, _takes_where),
+    (
+        "a Where that always takes it",
+        lambda new, x, y, element: new.always(x, new.other(element), y),
+        _takes_where,
+    ),
 )
 STRONGEST = BARRIERS[:0:-1]  # those that most optimizers keep first; none keeps an Identity

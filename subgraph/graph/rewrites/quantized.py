@@ -14,7 +14,6 @@ from subgraph.graph.rewrites._region_model import (
     get_argument,
     restrict_to,
 )
-from subgraph.types import Array
 
 MICROSOFT = "com.microsoft"
 BINARY = {"QLinearAdd": "Add", "QLinearMul": "Mul", "QLinearMatMul": "MatMul"}
@@ -86,22 +85,18 @@ def _rewrite_integers(source: RegionModel, node: NodeProto, new: Substitution) -
 
 @restrict_to("MatMulNBits", domain=MICROSOFT)
 def _rewrite_blocks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    weights = _read_block_weights(source, node)
-    if weights is None:
+    codes = source.value(node.input[1])
+    scales = source.value(node.input[2])
+    order = get_argument(node, 4)  # of the columns, g_idx
+    if codes is None or scales is None or order:
         return ""
+    zeros = source.value(get_argument(node, 3))
+    if zeros is None and get_argument(node, 3):
+        return ""
+    weights = unpack_blocks(node, codes, scales, zeros)[0]
     bias = get_argument(node, 5)
     new.formula("Add(MatMul(x, w), bias)" if bias else "MatMul(x, w)", w=weights.T, bias=bias)
     return "a MatMul with the weights as real numbers instead of"
-
-
-def _read_block_weights(source: RegionModel, node: NodeProto) -> Array | None:
-    """Read the real weights (N, K) of a MatMulNBits; None if not constant, or ordered by g_idx."""
-    codes = source.value(node.input[1])
-    scales = source.value(node.input[2])
-    if codes is None or scales is None or get_argument(node, 4):
-        return None
-    zeros = source.value(name) if (name := get_argument(node, 3)) else None
-    return None if zeros is None and name else unpack_blocks(node, codes, scales, zeros)[0]
 
 
 FORMS = [
