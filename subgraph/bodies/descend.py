@@ -120,16 +120,14 @@ def run_body(
     types = {name: find_common_type([records[name] for records in ends]) for name in ends[0]}
     inside = write_body(body.model(types), body.graph)
     origins = tuple(_describe_origin(body, run) for run in runs)
-    labels = [_label(body, values, run) for run in runs if len(runs) > 1]
+    labels = []
+    for run in runs if len(runs) > 1 else ():
+        # iteration_3, or cat_iteration_3 for one sample of several
+        own = values.labels[run.sample] if len(values.labels) > 1 else ""
+        number = f"iteration_{run.number}" if iterates(body.graph, body.name.node) else ""
+        labels.append("_".join(filter(None, (own, number))))
     feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=tuple(labels))
     return Inside(inside, (), feeding, tuple(runs))
-
-
-def _label(body: Body, values: ReferenceValues, run: Iteration) -> str:
-    """Return `iteration_3`, or `cat_iteration_3` for one sample of several."""
-    own = values.labels[run.sample] if len(values.labels) > 1 else ""
-    number = f"iteration_{run.number}" if iterates(body.graph, body.name.node) else ""
-    return "_".join(filter(None, (own, number)))
 
 
 def _describe_origin(body: Body, run: Iteration) -> str:

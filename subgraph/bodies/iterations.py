@@ -200,9 +200,16 @@ class _Source:
 
     def record(self, name: str, sample: int) -> Record:
         """Return the value of a tensor around the body."""
-        return (
-            self._read_weight(name) if self._is_weight(name) else self.values.records[sample][name]
-        )
+        if not self._is_weight(name):
+            return self.values.records[sample][name]
+        if name not in self.graph.weights:
+            raise ModelError(
+                f"'{name}', which {self.body.name.text} reads, is sparse: that is not read",
+                code="weight.sparse",
+            )
+        tensor = self.graph.weights[name]
+        value = protobuf.to_array(tensor, self.graph.path)
+        return self.save(name, value, dtypes.name_of(tensor.data_type))
 
     def scalar(self, name: str, sample: int, default: Any) -> Any:
         """Return the only element of a tensor; `default` for an omitted one."""
@@ -217,16 +224,6 @@ class _Source:
 
     def _is_weight(self, name: str) -> bool:
         return name not in self.graph.maker and self.graph.is_weight(name)
-
-    def _read_weight(self, name: str) -> Record:
-        if name not in self.graph.weights:
-            raise ModelError(
-                f"'{name}', which {self.body.name.text} reads, is sparse: that is not read",
-                code="weight.sparse",
-            )
-        tensor = self.graph.weights[name]
-        value = protobuf.to_array(tensor, self.graph.path)
-        return self.save(name, value, dtypes.name_of(tensor.data_type))
 
 
 class _Branch(_Source):

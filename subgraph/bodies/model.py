@@ -255,18 +255,13 @@ def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
         return None
     ends = [m.start() for m in re.finditer("/", text)]
     for end in reversed(ends):  # names of nodes hold slashes, too: the longest that is a node's
-        i = _find_holder(graph, text[:end])
-        if i is not None:
+        name = text[:end]
+        i = graph.names.get(name) if name not in graph.shared_names else None
+        if m := re.fullmatch(r"#(\d{1,9})", name):
+            i = int(m[1])
+        if i is not None and i < len(graph.nodes) and holds_bodies(graph, i):
             return _split_at(graph, i, text, end)
     return None
-
-
-def _find_holder(graph: Graph, name: str) -> int | None:
-    """Return the node of that name, if it holds bodies or calls a local function."""
-    i = graph.names.get(name) if name not in graph.shared_names else None
-    if m := re.fullmatch(r"#(\d{1,9})", name):
-        i = int(m[1]) if int(m[1]) < len(graph.nodes) else None
-    return i if i is not None and holds_bodies(graph, i) else None
 
 
 def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]:

@@ -79,7 +79,20 @@ def blame(
     Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be
     established.
     """
-    releases = _parse_releases(versions, index_url, find_links)
+    from subgraph.environments.installation import make_pip_sources
+    from subgraph.questions.blame.blame import ReleasesAsked
+
+    sources = make_pip_sources(index_url, find_links or ())
+    if sources and not versions:
+        raise UsageError(
+            "--index-url and --find-links name the source of releases",
+            "--versions .. tries all",
+            code="option.requires",
+        )
+    if versions is None:
+        releases = None
+    else:
+        releases = ReleasesAsked("" if versions == ".." else versions, tuple(sources))
     limit = parse_seconds(max_time)
     began = time.monotonic()
     from subgraph.cases.find_case import find_case
@@ -134,29 +147,6 @@ def blame(
             raise OutOfTime(
                 f"{headline}; {e.what} before it was explained", e.hint, code=e.code
             ) from e
-
-
-def _parse_releases(
-    versions: str | None, index_url: str | None, find_links: list[str] | None
-) -> ReleasesAsked | None:
-    """Return the releases that the options request; None without such options.
-
-    Raises:
-        UsageError: an option is without its other half.
-    """
-    from subgraph.environments.installation import make_pip_sources
-    from subgraph.questions.blame.blame import ReleasesAsked
-
-    sources = make_pip_sources(index_url, find_links or ())
-    if sources and not versions:
-        raise UsageError(
-            "--index-url and --find-links name the source of releases",
-            "--versions .. tries all",
-            code="option.requires",
-        )
-    if versions is None:
-        return None
-    return ReleasesAsked("" if versions == ".." else versions, tuple(sources))
 
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:

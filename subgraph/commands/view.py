@@ -232,7 +232,17 @@ def _read_run(place: str | None) -> _FoundRun | None:
         UsageError: it is the search inside a node.
     """
     if place and (Path(place) / PLAN_JSON).is_file():
-        return _read_plan(Path(place))
+        folder = Path(place)
+        hint = "name the folder that `subcut plan` wrote"
+        plan = read_document(folder / PLAN_JSON, PlanDocument, hint)
+        manifest = case.read_manifest(folder)
+        if manifest is None:
+            raise InputError(f"{folder} has no manifest", hint, code="case.damaged")
+        agrees = {0: True, 1: False}.get(plan.exit_code)
+        report = str(folder / REPORT_FILES["html"])
+        source = manifest.source
+        page = {**to_json(plan), "agree": agrees, "report": report}
+        return _FoundRun("plan", plan.command, source.file, source.structure_sha256, page)
     if place is None or not (Path(place) / RUN_JSON).is_file():
         return None
     hint = "name the folder that `subcut bisect` wrote"
@@ -252,24 +262,6 @@ def _read_run(place: str | None) -> _FoundRun | None:
         candidate = found.setup.candidate
         spec = candidate.name if candidate.backend not in DEVICES else ""
     return _FoundRun(kind, found.command, about.file, about.structure_sha256, to_json(found), spec)
-
-
-def _read_plan(folder: Path) -> _FoundRun:
-    """Return a plan, with the model that it is of and its report, as a bisection has them.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    hint = "name the folder that `subcut plan` wrote"
-    found = read_document(folder / PLAN_JSON, PlanDocument, hint)
-    manifest = case.read_manifest(folder)
-    if manifest is None:
-        raise InputError(f"{folder} has no manifest", hint, code="case.damaged")
-    agrees = {0: True, 1: False}.get(found.exit_code)
-    report = str(folder / REPORT_FILES["html"])
-    source = manifest.source
-    page = {**to_json(found), "agree": agrees, "report": report}
-    return _FoundRun("plan", found.command, source.file, source.structure_sha256, page)
 
 
 def find_model(file: str, structure: str | None, folder: str) -> str:

@@ -120,7 +120,17 @@ class Draft:
             ModelError: an operator means something else in this model's opset, and cannot be
                 converted.
         """
-        theirs = self._convert_to_our_opsets(_load_copy(other), other)
+        theirs = _load_copy(other)
+        ours = read_imports(
+            self.model
+        )  # the other model's operators must mean the same under these
+        for entry in list(theirs.opset_import):
+            domain = canonicalize_domain(entry.domain)
+            if domain not in ours:
+                self.model.opset_import.add().CopyFrom(entry)
+            elif changed := list_changed(theirs, domain, entry.version, ours[domain]):
+                versions = (entry.version, ours[domain])
+                theirs = self._convert(theirs, other, domain, versions, changed)
         model = self.model
         nodes = {node.name for node in iter_nodes(model.graph.node)}
         outer, inner = _list_names(model.graph)
@@ -204,22 +214,6 @@ class Draft:
         for key, f in added.items():
             f.name = other_names.get(key, f.name)
             self.model.functions.append(f)
-
-    def _convert_to_our_opsets(self, theirs: Any, other: Graph) -> Any:
-        """Return the other model with operators that mean the same under this model's opsets.
-
-        Raises:
-            ModelError: an operator changed between the versions, and onnx cannot convert it.
-        """
-        ours = read_imports(self.model)
-        for entry in list(theirs.opset_import):
-            domain = canonicalize_domain(entry.domain)
-            if domain not in ours:
-                self.model.opset_import.add().CopyFrom(entry)
-            elif changed := list_changed(theirs, domain, entry.version, ours[domain]):
-                versions = (entry.version, ours[domain])
-                theirs = self._convert(theirs, other, domain, versions, changed)
-        return theirs
 
     def _convert(
         self,

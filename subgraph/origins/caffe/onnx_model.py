@@ -131,11 +131,18 @@ def convert(
                 builder, current, zip(text.tops, _find_input_shapes(text, where), strict=True)
             )
             continue
+        # a new top keeps its name, one that is written over takes the layer's
+        tops = []
+        for top in text.tops:
+            name = text.name if top in current else top
+            if name in builder.shapes or name in tops:
+                name = builder.unique(f"{top}@{text.name}")
+            tops.append(name)
         layer = CaffeLayer(
             builder,
             text,
             tuple(_find_bottom(text, b, current, where) for b in text.bottoms),
-            _name_tops(text, current, builder),
+            tuple(tops),
         )
         _require_arity(layer)
         before = len(builder.nodes)
@@ -328,18 +335,6 @@ def _find_bottom(text: LayerText, blob: str, current: StringMap, where: str) -> 
             code="caffe.no-producer",
         )
     return current[blob]
-
-
-def _name_tops(text: LayerText, current: StringMap, builder: Builder) -> Strings:
-    """Return the tensors that a layer produces: a new top keeps its name, one that is written over
-    takes the layer's."""
-    tops = []
-    for top in text.tops:
-        name = text.name if top in current else top
-        tops.append(
-            builder.unique(f"{top}@{text.name}") if name in builder.shapes or name in tops else name
-        )
-    return tuple(tops)
 
 
 def _require_arity(layer: CaffeLayer) -> None:
