@@ -9,7 +9,7 @@ were scaled or squashed a second time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -44,7 +44,12 @@ def explain_breach(expected: Arrays, given: Tensors) -> str:
     ):
         return ""
     with np.errstate(all="ignore"):
-        for explain in (_explain_garbage, _explain_form, _explain_names, _explain_values):
+        if _is_garbage(arrays.values()):
+            return "every value is NaN or infinite"
+        first = next(iter(arrays.values())).flat[0]
+        if all((value == first).all() for value in arrays.values()):
+            return f"every value is {first:g}"
+        for explain in (_explain_form, _explain_names, _explain_values):
             if sentence := explain(expected, arrays):
                 return sentence
     return ""
@@ -116,13 +121,6 @@ def _is_near(expected: Array, given: Array) -> bool:
     return bool((np.abs(right[finite] - value[finite]) <= limit).all())
 
 
-def _explain_garbage(expected: Arrays, given: Arrays) -> str:
-    if _is_garbage(given.values()):
-        return "every value is NaN or infinite"
-    first = next(iter(given.values())).flat[0]
-    return f"every value is {first:g}" if all((v == first).all() for v in given.values()) else ""
-
-
 def _is_garbage(arrays: Iterable[Array]) -> bool:
     """Return whether no value is finite."""
     return not any(np.isfinite(array.astype(np.float64, copy=False)).any() for array in arrays)
@@ -167,16 +165,9 @@ def _explain_values(expected: Arrays, given: Arrays) -> str:
             return f"the outputs lack a final {text}"
     if all(_is_near(expected[name], given[name].byteswap()) for name in expected):
         return "the outputs are big-endian"
-    shared = set.intersection(
-        *(set(_iter_changes(expected[name], given[name])) for name in expected)
-    )
+    found = [find_explanations(expected[name], given[name]) for name in expected]
+    shared = set.intersection(*({one.text for one in of if not one.narrows} for of in found))
     return f"the outputs are changed: {min(shared)}" if shared else ""
-
-
-def _iter_changes(expected: Array, given: Array) -> Iterator[str]:
-    for explanation in find_explanations(expected, given):
-        if not explanation.narrows:
-            yield explanation.text
 
 
 def _compute_softmax(values: Array) -> Array:

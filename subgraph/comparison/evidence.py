@@ -61,20 +61,15 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
     tensors = [other for other in others if isinstance(other, np.ndarray)]
     pair = Pair(reference, candidate.reshape(reference.shape))
     if pair.kind != "float":
-        return _explain_mute_codes(pair, tensors)
+        flat = pair.reference.reshape(-1)
+        is_alike = bool((flat == flat[0]).all())
+        is_single_number = flat.size == 1 and pair.kind in NUMBERS and bool(flat[0])
+        if is_alike and not is_single_number:
+            return _explain_constant(flat[0])
+        if tensors and all(np.array_equal(pair.reference, other) for other in tensors):
+            return "another input produces the same values"
+        return ""
     return _explain_mute_floats(pair, tensors)
-
-
-def _explain_mute_codes(pair: Pair, others: Sequence[Array]) -> str:
-    """Return why integers, booleans, texts or complex numbers are no evidence."""
-    reference = pair.reference.reshape(-1)
-    is_alike = bool((reference == reference[0]).all())
-    is_single_number = reference.size == 1 and pair.kind in NUMBERS and bool(reference[0])
-    if is_alike and not is_single_number:
-        return _explain_constant(reference[0])
-    if others and all(np.array_equal(pair.reference, other) for other in others):
-        return "another input produces the same values"
-    return ""
 
 
 def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:

@@ -131,7 +131,17 @@ def judge(
     assert candidate is not None and not isinstance(candidate, list)
     if candidate.dtype != reference.dtype and is_harmless_type(reference, candidate):
         candidate = candidate.astype(reference.dtype)
-    if why := _find_type_mismatch(reference, candidate):
+    reasons = []
+    # rank 0 and rank 1 of one element are the same
+    if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:
+        reasons.append(
+            f"{format_shape(candidate.shape)} where {format_shape(reference.shape)} was expected"
+        )
+    expected = _name_dtype(reference)
+    actual = _name_dtype(candidate)
+    if expected != actual:
+        reasons.append(f"{actual} where {expected} was expected")
+    if why := " and ".join(reasons):
         return _make_failure(name, Signature.SHAPE, why, sample)
     if not reference.size:
         return judge_nothing(name, f"the shape is {format_shape(reference.shape)}", sample)
@@ -181,21 +191,6 @@ def _describe_kind(value: Value) -> str:
     if value is None:
         return "an empty optional"
     return "a sequence" if isinstance(value, list) else "a tensor"
-
-
-def _find_type_mismatch(reference: Array, candidate: Array) -> str:
-    """Return the reason why two arrays of different shape or element type cannot be compared."""
-    reasons = []
-    # rank 0 and rank 1 of one element are the same
-    if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:
-        reasons.append(
-            f"{format_shape(candidate.shape)} where {format_shape(reference.shape)} was expected"
-        )
-    expected = _name_dtype(reference)
-    actual = _name_dtype(candidate)
-    if expected != actual:
-        reasons.append(f"{actual} where {expected} was expected")
-    return " and ".join(reasons)
 
 
 def _name_dtype(array: Array) -> str:

@@ -78,11 +78,6 @@ class OutputChoice:
         conditions = tuple(map(parse_where, where or ()))
         return cls(tuple(ignore or ()), conditions, tuple(may_be_empty or ()))
 
-    @classmethod
-    def from_document(cls, document: ComparedOutputs | None) -> OutputChoice:
-        """Return the choice that a document or a request holds; all outputs for None."""
-        return cls.parse(document.ignored, where=document.where) if document else cls()
-
     def among(self, outputs: Set[str]) -> OutputChoice:
         """Return the choice for a model with these outputs; all if it leaves none of them."""
         ignored = tuple(name for name in self.ignored if name in outputs)

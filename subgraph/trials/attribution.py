@@ -218,7 +218,10 @@ def _compute_gain(
 ) -> float | None:
     """Return the part of D that is gone when the reference runs this region; negative if the
     errors cancel each other."""
-    left = _compute_error_without(trials, region, right)
+    values = _compute_values_without(trials, region, right)
+    if values is None or isinstance(values, Verdict):
+        return None
+    left = compute_error(trials.judge, values)
     if left is None:
         return None
     size = float(error @ error)
@@ -249,7 +252,17 @@ def _compute_values_without(
     region.
     """
     values: list[Records] = [{} for _ in trials.values.records]
-    phases = _split_into_phases(trials.model, {*region.nodes, *right})
+    # Even phases are without these nodes, odd ones of these only. A phase reads only earlier
+    # phases: three if the region is convex, more if paths leave it and come back.
+    inside = {*region.nodes, *right}
+    graph = trials.model.graph
+    phase_of: dict[int, int] = {}
+    phases: dict[int, set[int]] = {}
+    for i in trials.model.whole().nodes:
+        own = int(i in inside)
+        earlier = [phase_of[b] for b in iter_predecessors(graph, i) if b in phase_of]
+        phase_of[i] = max([own, *(p + (p % 2 != own) for p in earlier)])
+        phases.setdefault(phase_of[i], set()).add(i)
     if len(phases) > MAX_PHASES:
         return None
     for phase in sorted(phases):
@@ -271,38 +284,7 @@ def _compute_values_without(
     return trials.model.values_with(values)
 
 
-def _split_into_phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
-    """Return the whole model's nodes in phases: even ones without the nodes inside, odd ones of
-    these only.
-
-    A phase reads only earlier phases. Three if the region is convex; more if paths leave it
-    and come back. Complexity: linear in nodes and edges.
-    """
-    graph = model.graph
-    phase: dict[int, int] = {}
-    phases: dict[int, set[int]] = {}
-    for i in model.whole().nodes:
-        own = int(i in inside)
-        earlier = [phase[b] for b in iter_predecessors(graph, i) if b in phase]
-        phase[i] = max([own, *(p + (p % 2 != own) for p in earlier)])
-        phases.setdefault(phase[i], set()).add(i)
-    return phases
-
-
 # ------------------------------------------------------------ errors
-
-
-def _compute_error_without(
-    trials: Trials, region: Region, right: frozenset[int] = frozenset()
-) -> Array | None:
-    """Return the final error when the reference runs the region and the candidate all other
-    nodes."""
-    values = _compute_values_without(trials, region, right)
-    return (
-        None
-        if values is None or isinstance(values, Verdict)
-        else compute_error(trials.judge, values)
-    )
 
 
 def _compute_length(error: Array) -> float:

@@ -46,7 +46,7 @@ from subgraph.graph.region import Region, prepare_graph
 from subgraph.graph.selection import is_tensor
 from subgraph.graph.value_types import find_value_infos, read_type, set_tensor
 from subgraph.graph.walks import find_operator, skip_operators
-from subgraph.iterables import flatten, pick
+from subgraph.iterables import flatten, group_values, pick
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues
@@ -55,9 +55,9 @@ from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
 from subgraph.storage.tensors import Record, Records, find_largest, write_value
 from subgraph.text import omit_middle
-from subgraph.trials.matching.as_quantized import measure_quantized
+from subgraph.trials.matching.as_quantized import find_quantized
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
-from subgraph.types import Array, StringMap, Strings
+from subgraph.types import StringMap, Strings
 
 # in a case, next to the candidate's model: its `MatchedTensor` for each boundary tensor
 BOUNDARY_MATCHES = "edge.json"
@@ -203,8 +203,30 @@ class CandidateModel:
             ModelError: an output is not matched, or it depends on tensors that cross the boundary.
         """
         key = (region.nodes, region.outputs)
-        if key not in self._regions:
-            self._regions[key] = _find_region(self, region)
+        if key in self._regions:
+            return self._regions[key]
+        graph = self.graph
+        kinds = find_kinds(self.reference, region.outputs)
+        names = [n for n in region.outputs if kinds[n] == VALUE]
+        if unmatched := [n for n in names if n not in self.matches]:
+            raise ModelError(
+                f"tensor '{unmatched[0]}' is not in {graph.path.name}",
+                "name it with --map FILE",
+                code="pair.unmatched",
+            )
+        outputs = tuple(dict.fromkeys(self.matches[n].name for n in names))
+        boundary = {self._match_entering(n).name for n in region.inputs if n in self.matches}
+
+        def follow(i: int) -> Iterator[int]:
+            for name, kind in find_kinds(graph, graph.reads[i]).items():
+                is_defined = is_tensor(graph, name)
+                if kind == VALUE and name not in boundary and is_defined:
+                    yield _find_maker(self, name, boundary)
+
+        nodes = reach([_find_maker(self, n, boundary) for n in outputs], follow)
+        # A runtime refuses a piece that reads what no node makes, and so the search names it.
+        piece = regions.build_region(graph, nodes, [(n,) for n in outputs], keep_undefined=True)
+        self._regions[key] = replace(piece, outputs=outputs)
         return self._regions[key]
 
     def problem(self, region: Region) -> str:
@@ -235,9 +257,15 @@ class CandidateModel:
                 code="pair.unknown-type",
             )
         types = list_boundary_types(graph, cut.inputs, feeds, {})
-        types |= list_boundary_types(
-            graph, outputs, captured, _declare_types(self, outputs) | infos
-        )
+        # onnx infers no types downstream of a contrib operator
+        declared = {}
+        known = self._names
+        for name in outputs:
+            number = TYPE_NUMBERS.get(self.matches[known[name]].dtype)
+            if number:
+                declared[name] = protobuf.load_protos().ValueInfoProto(name=name)
+                set_tensor(declared[name].type, number, None)
+        types |= list_boundary_types(graph, outputs, captured, declared | infos)
         constants = [freeze_constant(shapes[0][n], Path("/")) for n in cut.shapes]
         infos = make_consistent_infos(graph, types, infos, pinned=True)
         model, renamed = build_model(graph, cut, cut.inputs, outputs, types, infos, constants)
@@ -311,10 +339,10 @@ def find_half_step(other: CandidateModel, name: str, scale: Scale, largest: floa
 def find_joined_tensors(other: CandidateModel) -> list[Strings]:
     """Find tensors that one node of the candidate's model computes: no boundary is between
     them, as in a fused Add and LayerNormalization."""
-    made: dict[int, list[str]] = {}
-    for name, match in other.matches.items():
-        if match.name in other.graph.maker:
-            made.setdefault(other.graph.maker[match.name], []).append(name)
+    makers = other.graph.maker
+    made = group_values(
+        (makers[m.name], name) for name, m in other.matches.items() if m.name in makers
+    )
     return [tuple(names) for names in made.values() if len(names) > 1]
 
 
@@ -329,32 +357,6 @@ def _find_narrow_type(other: CandidateModel, nodes: Collection[int]) -> Precisio
     return next((p for p in (Precision.BF16, Precision.FP16) if p.dtype in types), None)
 
 
-def _find_region(other: CandidateModel, region: Region) -> Region:
-    graph = other.graph
-    kinds = find_kinds(other.reference, region.outputs)
-    names = [n for n in region.outputs if kinds[n] == VALUE]
-    if unmatched := [n for n in names if n not in other.matches]:
-        raise ModelError(
-            f"tensor '{unmatched[0]}' is not in {graph.path.name}",
-            "name it with --map FILE",
-            code="pair.unmatched",
-        )
-    outputs = tuple(dict.fromkeys(other.matches[n].name for n in names))
-    boundary = {other._match_entering(n).name for n in region.inputs if n in other.matches}
-
-    def follow(i: int) -> Iterator[int]:
-        for name, kind in find_kinds(graph, graph.reads[i]).items():
-            is_defined = is_tensor(graph, name)
-            if kind == VALUE and name not in boundary and is_defined:
-                yield _find_maker(other, name, boundary)
-
-    nodes = reach([_find_maker(other, n, boundary) for n in outputs], follow)
-    requested = [(n,) for n in outputs]
-    # A runtime refuses a piece that reads what no node makes, and so the search names it.
-    piece = regions.build_region(graph, nodes, requested, keep_undefined=True)
-    return replace(piece, outputs=outputs)
-
-
 def _find_maker(other: CandidateModel, name: str, boundary: set[str]) -> int:
     maker = other.graph.maker.get(name)
     if maker is None or name in boundary:
@@ -363,23 +365,6 @@ def _find_maker(other: CandidateModel, name: str, boundary: set[str]) -> int:
             code="pair.no-region",
         )
     return maker
-
-
-def _declare_types(
-    other: CandidateModel, names: Sequence[str]
-) -> dict[str, protobuf.ValueInfoProto]:
-    """Return declarations by the element types of the matches.
-
-    onnx infers no types downstream of a contrib operator.
-    """
-    infos = {}
-    known = other._names
-    for name in names:
-        number = TYPE_NUMBERS.get(other.matches[known[name]].dtype)
-        if number:
-            infos[name] = protobuf.load_protos().ValueInfoProto(name=name)
-            set_tensor(infos[name].type, number, None)
-    return infos
 
 
 def coarsen_inputs(
@@ -397,7 +382,15 @@ def coarsen_inputs(
     Such an error belongs to the producer of the tensor, not to its consumers. The candidate's own
     rounding of the model's inputs has no producer: it counts as the candidate's error.
     """
-    shapes = _find_coarse_shapes(other, region, records)
+    # floats that depend on shapes alone: each quantizer on its way rounds a grid of anchors
+    shapes = {}
+    for theirs in other.region(region).shapes:
+        real_name = skip_operators(other.graph, theirs, AXIS)
+        known = other._get_captured([theirs])
+        if known and real_name in region.shapes and real_name != theirs:
+            pair = pair_if_comparable(records[0][real_name].value(), known[0][theirs].value())
+            if pair and pair.error <= find_largest(pair.reference) / INT8_STEPS:
+                shapes[real_name] = replace(known[0][theirs], name=real_name)
     changed: list[dict[str, Record]] = [dict(shapes) for _ in records]
     own = () if other.is_of_case else other.reference.inputs
     for name in (n for n in region.inputs if n not in own and n in other.matches):
@@ -413,23 +406,6 @@ def coarsen_inputs(
                 coarse = match.to_reference(taken, sample[name].dtype)
                 fed[name] = write_value(name, coarse, new_folder(), "f")
     return changed if any(changed) else []
-
-
-def _find_coarse_shapes(other: CandidateModel, region: Region, records: Feeds) -> Records:
-    """Return the floats that depend on shapes alone, as the candidate's quantizers round them.
-
-    A grid of anchors is rounded by each quantizer on its way. A value that is further off than a
-    step of int8 is not taken: its error has no other producer.
-    """
-    found = {}
-    for theirs in other.region(region).shapes:
-        name = skip_operators(other.graph, theirs, AXIS)
-        known = other._get_captured([theirs])
-        if known and name in region.shapes and name != theirs:
-            pair = pair_if_comparable(records[0][name].value(), known[0][theirs].value())
-            if pair and pair.error <= find_largest(pair.reference) / INT8_STEPS:
-                found[name] = replace(known[0][theirs], name=name)
-    return found
 
 
 def translate_result(
@@ -450,28 +426,21 @@ def translate_result(
     for reference, outputs in zip(reference_values, result.tensors, strict=False):
         sample = {}
         for name in region.outputs:
-            if kinds[name] == SHAPE and name in reference:
-                sample[name] = reference[name]
-            elif name in other.matches and (output := outputs.get(other.matches[name].name)):
-                sample[name] = _convert_to_reference(
-                    other, name, output, reference.get(name), new_folder
-                )
+            expected = reference.get(name)
+            if kinds[name] == SHAPE and expected:
+                sample[name] = expected
+                continue
+            match = other.matches.get(name)
+            record = outputs.get(match.name) if match else None
+            if not match or not record:
+                continue
+            dtype = expected.dtype if expected else record.dtype
+            if record.form == "tensor" and not (match.plain and record.dtype == dtype):
+                value = match.to_reference(record.array(), dtype)
+                record = write_value(name, value, new_folder(), "t")
+            sample[name] = replace(record, name=name)
         samples.append(sample)
     return replace(result, tensors=tuple(samples))
-
-
-def _convert_to_reference(
-    other: CandidateModel,
-    name: str,
-    record: Record,
-    expected: Record | None,
-    new_folder: Callable[[], Path],
-) -> Record:
-    match = other.matches[name]
-    dtype = expected.dtype if expected else record.dtype
-    if record.form != "tensor" or (match.plain and record.dtype == dtype):
-        return replace(record, name=name)
-    return write_value(name, match.to_reference(record.array(), dtype), new_folder(), "t")
 
     # ------------------------------------------------------------ reports
 
@@ -495,10 +464,12 @@ def describe_matches(other: CandidateModel) -> str:
         "quantized": sum(m.scale is not None for m in matches),
     }
     hows += [f"{n} {word}" for word, n in more.items() if n]
-    types = [
-        f"output {name} is {own} for {expected}"
-        for name, (own, expected) in find_other_types(other).items()
-    ]
+    types = []
+    for name, info in find_value_infos(other.reference, other.reference.outputs).items():
+        own = other.matches.get(name)
+        expected = read_type(info.type)[1]
+        if own and own.dtype not in ("", expected) and not own.scale:
+            types.append(f"output {name} is {own.dtype} for {expected}")
     if other.weight_cost is not None:
         cost = f"{100 * other.weight_cost:.2g} %"
         types.append(f"quantized weights are taken as they are there: {cost} of the outputs")
@@ -507,17 +478,6 @@ def describe_matches(other: CandidateModel) -> str:
             f"not the same in spite of the name: {len(moved)}, first {omit_middle(moved[0])}"
         )
     return f"{len(matches)} tensors of {other.graph.path.name} are ours: {', '.join(hows + types)}"
-
-
-def find_other_types(other: CandidateModel) -> dict[str, tuple[str, str]]:
-    """Return the outputs of another element type than the reference's, with two types.
-
-    The types are that of the output, and that to which it is converted.
-    """
-    infos = find_value_infos(other.reference, other.reference.outputs)
-    expected = {name: read_type(v.type)[1] for name, v in infos.items() if name in other.matches}
-    own = {name: other.matches[name].dtype for name in expected if not other.matches[name].scale}
-    return {n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]}
 
 
 def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[str, float]:
@@ -534,23 +494,17 @@ def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[s
             continue
         other.values.need([stored])
         dtype = other.values.records[0][stored].dtype
-        if dtype in QUANTIZED:
-            shares[name] = max(
-                _measure_saturation(other, name, scale, dtype, s[name].array())
-                for s in values.records
-            )
+        if dtype not in QUANTIZED:
+            continue
+        readers = {other.reference.ops[i] for i in other.reference.readers.get(name, ())}
+        match = replace(other.matches[name], scale=None, dtype="")
+        found = [sample[name].array() for sample in values.records]
+        if readers and readers <= {"Relu", "Clip"}:  # what these cut off is not lost
+            found = [np.maximum(value, 0) for value in found]
+        shares[name] = max(
+            scale.compute_saturated_share(match.to_candidate(value), dtype) for value in found
+        )
     return shares
-
-
-def _measure_saturation(
-    other: CandidateModel, name: str, scale: Scale, dtype: str, value: Array
-) -> float:
-    readers = {other.reference.ops[i] for i in other.reference.readers.get(name, ())}
-    if readers and readers <= {"Relu", "Clip"}:  # what these cut off is not lost
-        value = np.maximum(value, 0)
-    return scale.compute_saturated_share(
-        replace(other.matches[name], scale=None, dtype="").to_candidate(value), dtype
-    )
 
 
 def load_own_model(graph: Graph, folder: Path) -> CandidateModel | None:
@@ -568,5 +522,5 @@ def load_own_model(graph: Graph, folder: Path) -> CandidateModel | None:
         folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case again"
     )
     other = prepare_graph(load(folder / "model.onnx"))
-    share = measure_quantized(graph, other)
+    _, share = find_quantized(graph, other)
     return CandidateModel(graph, other, matches, None, unknown="", nearest=share)

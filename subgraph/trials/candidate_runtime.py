@@ -224,33 +224,6 @@ class ShippedModel:
             copy_model(self.graph, folder / "model.onnx")
         return [list(sample.values()) for sample in fed], outputs
 
-    def other_form_tells_more(self, verdict: Verdict) -> bool:
-        """Return whether to run the full model pinned as well: it is refused or wrong, and open
-        dimensions may be the reason."""
-        fails = verdict.fails and verdict.signature is not Signature.TIMEOUT
-        return self.open_shapes and (verdict.signature is Signature.REFUSED or fails)
-
-
-def find_shipped_model(
-    graph: Graph, whole: Region, candidate_model: CandidateModel | None
-) -> ShippedModel | None:
-    """Find the model whose file can be run as the full model.
-
-    Random numbers must be those of the reference, and every input must have a value.
-
-    Returns:
-        None without such a model.
-    """
-    if candidate_model is None:
-        fits = set(whole.inputs) <= graph.inputs.keys() and not whole.shapes
-        return ShippedModel(whole, graph, None) if fits else None
-    if candidate_model.problem(whole):
-        return None
-    region = candidate_model.region(whole)
-    other = candidate_model.graph
-    fits = set(region.inputs) == other.inputs.keys() and set(region.outputs) <= set(other.outputs)
-    return ShippedModel(whole, other, candidate_model) if fits else None
-
 
 # ------------------------------------------------------------ files
 # Region -> the model file that the candidate is given, the tensors that it is fed, and the cache
@@ -272,7 +245,20 @@ class ModelWriter:
     @cached_property
     def shipped(self) -> ShippedModel | None:
         """The user's file, if it can be run as the full model."""
-        return find_shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
+        # Random numbers must be those of the reference, and every input must have a value.
+        whole = self.model.whole()
+        own_model = self.runtime.own_model
+        if own_model is None:
+            fits = set(whole.inputs) <= self.model.graph.inputs.keys() and not whole.shapes
+            return ShippedModel(whole, self.model.graph, None) if fits else None
+        if own_model.problem(whole):
+            return None
+        region = own_model.region(whole)
+        other = own_model.graph
+        fits = set(region.inputs) == other.inputs.keys() and set(region.outputs) <= set(
+            other.outputs
+        )
+        return ShippedModel(whole, other, own_model) if fits else None
 
     def form_of(self, region: Region, full_model_form: Form) -> Form:
         """Return the form in which the candidate is given a region; `full_model_form`: that of the

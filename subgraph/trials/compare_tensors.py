@@ -86,7 +86,7 @@ from subgraph.trials.doubt import (
     settle_quantization,
     settle_rounding,
 )
-from subgraph.trials.judge import Judge, find_score, iter_conversions
+from subgraph.trials.judge import find_score, iter_conversions
 from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.power import measure_power
@@ -163,7 +163,7 @@ class ComparisonRow:
     @property
     def failing(self) -> bool:
         """Whether it disagrees in place or alone."""
-        return any(v is not None and v.fails for v in (self.in_place, self.alone, self.verdict))
+        return any(v and v.fails for v in (self.in_place, self.alone, self.verdict))
 
     def excuse(self) -> ComparisonRow:
         """Return the row with steps of quantizers as the reason why it fails, which decides
@@ -326,37 +326,41 @@ class Comparison:
 
 def _report_outcome(comparison: Comparison) -> ReportedAnswer:
     """Return the outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
-    if comparison.full.score and not comparison.full.forms.only_pinned:
+    whole = comparison.whole
+    full = comparison.full
+    if full.score and not full.forms.only_pinned:
         kinds = {Status.AGREE: Kind.RIGHT, Status.FAIL: Kind.WRONG}
-        kind = kinds.get(comparison.whole.status, Kind.INCONCLUSIVE)
+        kind = kinds.get(whole.status, Kind.INCONCLUSIVE)
         word = "unresolved" if kind is Kind.INCONCLUSIVE else kind
-        return ReportedAnswer(kind, "", how=f"{word} by {comparison.full.score.says}")
+        return ReportedAnswer(kind, "", how=f"{word} by {full.score.says}")
     if _is_model_refused(comparison):
-        return _report_refusal(comparison)
+        refused = [r.node for r in comparison.rows if r.verdict and not r.verdict.agrees]
+        nodes = list_some(list(map(clean, refused)), MAX_NAMED) or "no node"
+        model = "the full model"
+        if comparison.own_graph:
+            model = "the candidate's model does not load"
+            if reason := explain_refusal(comparison.own_graph):
+                model += f": {clean(reason)}"
+        return ReportedAnswer(Kind.REFUSED, f"{model}; not right alone: {nodes}")
     bad = sum(row.failing for row in comparison.rows)
     tensors = f"{bad} of {count(comparison.rows, 'tensor')}"
-    if comparison.full.forms.only_pinned and not bad:
+    if full.forms.only_pinned and not bad:
         return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
     if comparison.wrong_input:
         return ReportedAnswer(Kind.WRONG, f"{comparison.wrong_input}; {tensors} wrong")
-    if comparison.whole.fails:
+    if whole.fails:
         named = tensors if bad else "no tensor"
-        return _report_failure(comparison, f"{named} in place or alone")
+        what = f"{named} in place or alone"
+        if full.precise:
+            found = say_precise("the candidate", full.precise)
+            return replace(found, what=f"{found.what}; {what}")
+        since = f" {describe_run(whole.from_run)}" if whole.from_run else ""
+        how = f"{name_failure(whole.signature, whole.process)}{since}"
+        return ReportedAnswer(Kind.WRONG, f"the model's outputs; {what}", how=how)
     if bad:
-        is_right = comparison.whole.agrees
-        how = "outputs agree, the inside does not" if is_right else ""
+        how = "outputs agree, the inside does not" if whole.agrees else ""
         return ReportedAnswer(Kind.WRONG, f"{tensors} wrong", how=how)
     return _report_agreement(comparison)
-
-
-def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
-    """Return the outcome if the outputs are wrong, with the tensors that are."""
-    if comparison.full.precise:
-        found = say_precise("the candidate", comparison.full.precise)
-        return replace(found, what=f"{found.what}; {tensors}")
-    since = f" {describe_run(comparison.whole.from_run)}" if comparison.whole.from_run else ""
-    how = f"{name_failure(comparison.whole.signature, comparison.whole.process)}{since}"
-    return ReportedAnswer(Kind.WRONG, f"the model's outputs; {tensors}", how=how)
 
 
 def _report_agreement(comparison: Comparison) -> ReportedAnswer:
@@ -375,17 +379,6 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
     return ReportedAnswer(
         Kind.RIGHT, text.describe_agreement(inner, comparison.full.disturbance, mute)
     )
-
-
-def _report_refusal(comparison: Comparison) -> ReportedAnswer:
-    """Return the outcome if the candidate refuses the full model."""
-    bad = [r.node for r in comparison.rows if r.verdict and not r.verdict.agrees]
-    nodes = list_some(list(map(clean, bad)), MAX_NAMED) or "no node"
-    model = "the full model"
-    if comparison.own_graph:
-        why = explain_refusal(comparison.own_graph)
-        model = "the candidate's model does not load" + (f": {clean(why)}" if why else "")
-    return ReportedAnswer(Kind.REFUSED, f"{model}; not right alone: {nodes}")
 
 
 def _is_model_refused(comparison: Comparison) -> bool:
@@ -545,23 +538,20 @@ def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlemen
     if not (settlement.is_open and can_be_kernels):
         return settlement
     unseen = {row.index for row in found.rows if not row.alone or row.alone.is_unresolved}
-    return settle_rounding(
-        NodeEvidence(list(_iter_deviations(trials, found.rows)), len(unseen)),
-        is_beyond_rounding=bool(find_doubt(trials, [Doubt.KERNELS])),
-        is_another_tensor_wrong=found.first_bad is not None,
-        is_partial=is_partial,
-    )
-
-
-def _iter_deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Deviation]:
-    """Yield the nodes that agree alone, but not by rounding alone."""
-    for i, node in group_values((row.index, row) for row in rows).items():
+    deviations = []  # nodes that agree alone, but not by rounding alone
+    for i, node in group_values((row.index, row) for row in found.rows).items():
         error = max(find_relative_error(row.alone) for row in node)
         if error <= MIN_REL_TOL:
             continue
         region = _make_node_region(trials.model, i, [row.tensor for row in node])
         if region and is_beyond_rounding(trials, region):
-            yield Deviation.make([node[0].op], error, agrees_usually=True)
+            deviations.append(Deviation.make([node[0].op], error, agrees_usually=True))
+    return settle_rounding(
+        NodeEvidence(deviations, len(unseen)),
+        is_beyond_rounding=bool(find_doubt(trials, [Doubt.KERNELS])),
+        is_another_tensor_wrong=found.first_bad is not None,
+        is_partial=is_partial,
+    )
 
 
 def _compare(
@@ -583,7 +573,26 @@ def _compare(
         if at or only_in_place:
             found = _compare_nodes(trials, every, steps, jobs, False, False)
         found = steps.apply(found, names)
-    return _add_likeness(trials, _add_providers(trials.judge, found), names)
+    # who computes each node, and what a user must know of the candidate
+    providers = computed_by.find_providers(trials.judge)
+    rows = tuple(replace(row, computed_by=providers.get(row.index, "")) for row in found.rows)
+    notes = filter(
+        None, (trials.judge.runtime.about.caveat, computed_by.share(trials.judge, providers))
+    )
+    found = replace(found, rows=rows, notes=(*found.notes, *notes))
+    bad = found.first_bad
+    if bad is None:
+        return found
+    # changes that would make the first bad tensor equal
+    of_node = [row.tensor for row in rows if row.index == bad.index]
+    node = _make_node_region(trials.model, bad.index, of_node)
+    if node and bad.alone and bad.alone.fails:
+        output = WrongOutput(trials, node, bad.alone)
+    elif bad.in_place:
+        output = WrongOutput(trials, trials.model.whole(names), bad.in_place)
+    else:
+        return found
+    return replace(found, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
 
 
 def _compare_nodes(
@@ -599,7 +608,9 @@ def _compare_nodes(
     model.values.need([*model.graph.outputs, *names])
     tensors = group_values((model.graph.maker[name], name) for name in names)
     nodes = {i: _make_node_region(model, i, of_node) for i, of_node in tensors.items()}
-    probes = [] if only_in_place else _select_probes(trials, nodes, jobs)
+    probes = [] if only_in_place else list(nodes)
+    if probes and trials.processes.merges_cuts:  # the other nodes can run as merged cuts
+        probes = probes[: max(MIN_PROBES, jobs)]
     rows = []
     with ParallelRuns(trials, jobs) as runs:
         runs.begin(
@@ -621,8 +632,13 @@ def _compare_nodes(
             names = []
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
-            alone = _log_progress(model, _judge_alone(runs, nodes, probes), len(nodes))
-        for i, verdict in alone:
+            alone = _judge_alone(runs, nodes, probes)
+        for step, (i, verdict) in enumerate(alone, 1):
+            if not only_in_place:
+                status = verdict.status.value if verdict else "not run"
+                log.debug("%s alone: %s", model.graph.label(i), status)
+                extra = {"step": step, "of": len(nodes), "sparse": True}
+                log.info("%d of %d nodes alone", step, len(nodes), extra=extra)
             rows += [_make_row(model, i, name, in_place, verdict) for name in tensors[i]]
             if fail_fast and any(row.failing and not steps.excuse(row) for row in rows):
                 break
@@ -738,52 +754,6 @@ def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:
             "the candidate is not deterministic: its values differ from run to run"
             f" ({len(names)} of {of})"
         )
-
-
-def _select_probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
-    """Select nodes that run alone at once.
-
-    They are the first ones, if the candidate could run the remaining nodes as merged cuts.
-    """
-    probes = list(nodes)
-    return probes[: max(MIN_PROBES, jobs)] if trials.processes.merges_cuts else probes
-
-
-def _add_likeness(trials: Trials, comparison: Comparison, names: Sequence[str]) -> Comparison:
-    """Return the comparison with the changes that would make the first bad tensor equal."""
-    bad = comparison.first_bad
-    if bad is None:
-        return comparison
-    of_node = [row.tensor for row in comparison.rows if row.index == bad.index]
-    node = _make_node_region(trials.model, bad.index, of_node)
-    if node and bad.alone and bad.alone.fails:
-        output = WrongOutput(trials, node, bad.alone)
-    elif bad.in_place:
-        output = WrongOutput(trials, trials.model.whole(names), bad.in_place)
-    else:
-        return comparison
-    return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
-
-
-def _log_progress(
-    model: ReferenceModel, verdicts: Iterable[tuple[int, Verdict | None]], of: int
-) -> Iterator[tuple[int, Verdict | None]]:
-    """Yield the verdicts, and log each."""
-    for step, (i, verdict) in enumerate(verdicts, 1):
-        log.debug(
-            "%s alone: %s", model.graph.label(i), verdict.status.value if verdict else "not run"
-        )
-        log.info("%d of %d nodes alone", step, of, extra={"step": step, "of": of, "sparse": True})
-        yield i, verdict
-
-
-def _add_providers(judge: Judge, comparison: Comparison) -> Comparison:
-    """Return the comparison with who computes each node, and what a user must know of the
-    candidate."""
-    found = computed_by.find_providers(judge)
-    rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
-    notes = filter(None, (judge.runtime.about.caveat, computed_by.share(judge, found)))
-    return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
 
 
 def iter_value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:

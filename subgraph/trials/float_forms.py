@@ -20,7 +20,6 @@ from subgraph.graph.opsets import get_opset
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import find_largest
 from subgraph.trials.judge import Judge
-from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
 DOMAIN = "subcut.float"
@@ -73,9 +72,11 @@ def is_in_float(judge: Judge, given: Feeds, names: Collection[str]) -> bool:
     Raises:
         SubcutError: The reference cannot run the model in float.
     """
-    exact = _run_in_float(judge.model)
-    if exact is None:
+    whole = judge.model.whole()
+    if FORMS.keys().isdisjoint(judge.model.graph.ops[i] for i in whole.nodes):
         return False
+    change = partial(call_functions, DOMAIN, _write_float)
+    exact = judge.model.run_on_reference(whole, change=change)
     share = max(MAX_KERNEL_ERROR, ROUNDINGS * judge.precision.eps)
     pairs = zip(read_outputs(exact, names), read_outputs(given, names), strict=True)
     return all(_is_near(expected, values, share) for expected, values in pairs)
@@ -99,19 +100,6 @@ def measure_distance(expected: Array, given: Array) -> float:
     """Return the distance of an output; infinite if the shapes differ."""
     is_alike = expected.shape == given.shape
     return compute_norm(compute_differences(expected, given).reshape(-1)) if is_alike else math.inf
-
-
-def _run_in_float(model: ReferenceModel) -> Feeds | None:
-    """Return the reference's outputs per sample, with these operators in float; None if it has
-    none.
-
-    Raises:
-        SubcutError: The reference cannot run that.
-    """
-    whole = model.whole()
-    if FORMS.keys().isdisjoint(model.graph.ops[i] for i in whole.nodes):
-        return None
-    return model.run_on_reference(whole, change=partial(call_functions, DOMAIN, _write_float))
 
 
 def _write_float(node: protobuf.NodeProto, name: str, opset: int) -> bytes | None:

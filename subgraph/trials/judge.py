@@ -172,9 +172,7 @@ class Judge:
     def verdict_of_mixed_run(self, result: RunResult) -> Verdict:
         """Return the verdict on outputs of the full model, a part of which the reference
         computed."""
-        whole = self.model.whole()
-        with require_files_unchanged(self, whole, result):
-            return self.ignore_evidence()._judge(whole, result)
+        return _judge_pass(self.ignore_evidence(), self.model.whole(), result)
 
     def mask(self, name: str, k: int, given: Records) -> Array | None:
         """Return the elements of a model output that are compared in sample `k`; None for all.
@@ -248,7 +246,9 @@ class Judge:
         noise = self.model.noise(region, k)
         scales = self.output_scales(region)
         coarse = not COARSE.isdisjoint(graph.ops[i] for i in region.nodes)
-        ignored = _find_ignored_outputs(self)
+        # those that are not an input of any node that another output needs
+        needed_by_nodes = (self.model.graph.reads[i] for i in self.model.whole().nodes)
+        ignored = frozenset(self.model.choice.ignored).difference(*needed_by_nodes)
         for name in region.outputs:
             if kinds[name] == CONSTANT or name in ignored:
                 continue
@@ -482,12 +482,6 @@ def _iter_batch_judgements(
             yield assign_to_sample(
                 judgement, expected[0][name].shapes[0], judge.model.values.labels
             )
-
-
-def _find_ignored_outputs(judge: Judge) -> frozenset[str]:
-    """Find ignored outputs that are not an input of any node that another output needs."""
-    needed_by_nodes = (judge.model.graph.reads[i] for i in judge.model.whole().nodes)
-    return frozenset(judge.model.choice.ignored).difference(*needed_by_nodes)
 
 
 def compute_quantizer_values(

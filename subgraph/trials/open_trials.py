@@ -109,9 +109,7 @@ def open_trials(
         share = 0.0
         if theirs:
             folder = folders.make_numbered_folder(scratch, "quantized")
-            quantized = quantize_reference(graph, theirs, folder)
-            graph = quantized.graph
-            share = quantized.share
+            graph, share = quantize_reference(graph, theirs, folder)
         values = own_values
         if graph is not own_values.graph:
             values = ReferenceValues(graph, reference, samples, scratch / "quantized-values")
@@ -334,14 +332,17 @@ def open_case(
     with folders.make_temporary() as temporary, open_workers(candidate) as workers:
         other = load_own_model(graph, case.place / CANDIDATE)
         outputs = {name for name in graph.outputs if name in graph.maker}
-        choice = OutputChoice.from_document(case.found_with).among(outputs)
+        found_with = case.found_with
+        choice = OutputChoice()
+        if found_with:
+            choice = OutputChoice.parse(found_with.ignored, where=found_with.where)
         setup = Setup(
             candidate,
             Feeding(tuple(inputs)),
             temporary,
             criterion,
             candidate_model=other,
-            choice=choice,
+            choice=choice.among(outputs),
         )
         with open_trials(graph, setup, reference, workers) as trials:
             yield trials

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from statistics import fmean
 from typing import TypeVar
 
 from subgraph.errors import ModelError, OutOfTime
-from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.quantization import makes_steps
@@ -49,20 +49,13 @@ def judge_pool(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
         BackendError: the candidate cannot be used. ModelError: the reference cannot give the
             values.
     """
-    return [
-        verdict if verdict and verdict.agrees else trials.verdict(region)
-        for region, verdict in zip(regions, judge_pooled(trials, regions), strict=True)
-    ]
-
-
-def judge_pooled(trials: Trials, regions: Sequence[Region]) -> list[Verdict | None]:
-    """Return the verdict on each region in its pool; None for regions that need several cuts.
-
-    Raises: as `judge_pool`.
-    """
-    return [
-        replace(trials.judge.verdict(region, result), pooled=True) if result else None
+    pooled = [
+        trials.judge.verdict(region, result) if result else None
         for region, result in zip(regions, run_pooled(trials, regions), strict=True)
+    ]
+    return [
+        replace(found, pooled=True) if found and found.agrees else trials.verdict(region)
+        for region, found in zip(regions, pooled, strict=True)
     ]
 
 
@@ -82,29 +75,24 @@ def run_pooled(
     found = {}
     memory = trials.runtime.workers.memory
     for some in partition(cuts, most_bytes=memory and memory // MEMORY_DIVISOR) if cuts else ():
-        results = _run_pool(trials, merge_cuts(some), is_extra)
-        for cut, result in zip(some, results, strict=True):
-            found[cut.region.nodes] = result
+        merged = merge_cuts(some)
+        records = trials.values.records
+        keys = [trials.processes.key(cut.region, records) for cut in merged.pieces]
+        run = partial(_run_model, trials, merged)
+        result, _ = load_or_run(trials.model.store, [digest("pool/1", keys)], run)
+        if is_extra and not result.stored:
+            trials.log.add_extra_run()
+        results = [result] * len(some)
+        if not result.failure:  # the whole time is divided among the cuts equally
+            others = ((),) * len(records)
+            build = result.build / len(some)
+            run_time = result.run / len(some)
+            part = replace(result, others=others, build=build, run=run_time)
+            per_piece = zip(*map(merged.split, result.tensors), strict=True)
+            results = [replace(part, tensors=tensors) for tensors in per_piece]
+        for cut, of_cut in zip(some, results, strict=True):
+            found[cut.region.nodes] = of_cut
     return [found.get(region.nodes) for region in regions]
-
-
-def _run_pool(trials: Trials, merged: MergedCut, is_extra: bool) -> list[RunResult]:
-    """Return the result of each cut of a pool; the whole time is divided among them equally."""
-    records = trials.values.records
-    key = digest("pool/1", [trials.processes.key(cut.region, records) for cut in merged.pieces])
-    result, _ = load_or_run(trials.model.store, [key], partial(_run_model, trials, merged))
-    if is_extra and not result.stored:
-        trials.log.add_extra_run()
-    if result.failure:
-        return [result] * len(merged.pieces)
-    build = result.build / len(merged.pieces)
-    run = result.run / len(merged.pieces)
-    others = ((),) * len(records)
-    per_piece = zip(*map(merged.split, result.tensors), strict=True)
-    return [
-        replace(result, tensors=tensors, others=others, build=build, run=run)
-        for tensors in per_piece
-    ]
 
 
 def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
@@ -150,7 +138,10 @@ def run_pieces(
     for first in range(0, len(regions), MAX_POOLED_REGIONS):
         some = regions[first : first + MAX_POOLED_REGIONS]
         can_pool = len(some) > 1 and trials.runner.takes_merged_cuts and not is_over()
-        pooled = _try_pool(trials, some) if can_pool else [None] * len(some)
+        pooled: Sequence[RunResult | None] = [None] * len(some)
+        if can_pool:
+            with suppress(ModelError, OutOfTime):
+                pooled = run_pooled(trials, some)
         for region, result in zip(some, pooled, strict=True):
             try:
                 shown = judge(region, result) if result else None
@@ -159,14 +150,6 @@ def run_pieces(
                 yield shown
             except (ModelError, OutOfTime):
                 yield None
-
-
-def _try_pool(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | None]:
-    """Return the result of each region in its pool, if it has one."""
-    try:
-        return run_pooled(trials, regions)
-    except (ModelError, OutOfTime):
-        return [None] * len(regions)
 
 
 def list_pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
@@ -181,31 +164,21 @@ def list_pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     kinds = find_kinds(graph, (graph.makes[i][0] for i in quantizers))
     quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]
     names = set(flatten(quantized))
-    ends = [
-        (_find_dequantized(graph, some), names - _find_requantized(graph, some))
-        for some in quantized
-    ]
+    ends: list[tuple[Sequence[str], set[str]]] = []
+    for some in quantized:
+        # A runtime may drop one of two quantizers: the first one's codes are no end, either.
+        source = graph.reads[graph.maker[some[0]]][0]
+        before = skip_operators(graph, source, ("DequantizeLinear",))
+        own = {*some} if before == source else {*some, before}
+        end: Sequence[str] = some
+        readers = list(flatten(graph.readers.get(name, ()) for name in some))
+        are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
+        if are_undone and {*some}.isdisjoint(graph.outputs):
+            end = list(graph.iter_outputs(readers))
+        ends.append((end, names - own))
     ends += [((name,), names) for name in whole.outputs if name not in names]
     regions = [find_upstream_until(graph, some, stops.__contains__) for some, stops in ends]
     return [region for region in regions if region]
-
-
-def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
-    """Return the dequantized tensors of codes if all their readers dequantize; the codes themselves
-    if others read them."""
-    readers = list(flatten(graph.readers.get(name, ()) for name in codes))
-    are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
-    if not are_undone or not {*codes}.isdisjoint(graph.outputs):
-        return codes
-    return list(graph.iter_outputs(readers))
-
-
-def _find_requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
-    """Return the codes themselves, and those that are dequantized to make them: a runtime may drop
-    one of the two quantizers."""
-    source = graph.reads[graph.maker[codes[0]]][0]
-    before = skip_operators(graph, source, ("DequantizeLinear",))
-    return {*codes} if before == source else {*codes, before}
 
 
 class ParallelRuns:

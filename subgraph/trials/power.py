@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -146,7 +145,16 @@ class Planting:
         None if no kind fits the tensor.
         """
         name = self._names[k]
-        kinds = list(self._iter_kinds(name))
+        record = self._model.values.records[0][name]
+        is_tensor = record.form == "tensor"
+        shape = record.shapes[0] if is_tensor else ()
+        fits = {
+            SCALED: "float" in record.dtype,
+            SHIFTED: len(shape) > 2 and shape[-1] > 1,
+            ROTATED: len(shape) > 1 and shape[1] > 1,
+            ATTRIBUTE: True,
+        }
+        kinds = [kind for kind in fits if is_tensor and fits[kind]]
         first = k % max(len(kinds), 1)
         for kind in (*kinds[first:], *kinds[:first]):
             fault = self._change_attribute(k) if kind == ATTRIBUTE else self._change_tensor(k, kind)
@@ -159,19 +167,6 @@ class Planting:
     def _make_node_region(self, name: str) -> Region:
         graph = self._model.graph
         return build_region(graph, [graph.maker[name]], [(name,)], keep_random=True)
-
-    def _iter_kinds(self, name: str) -> Iterator[str]:
-        record = self._model.values.records[0][name]
-        if record.form != "tensor":
-            return
-        shape = record.shapes[0]
-        if "float" in record.dtype:
-            yield SCALED
-        if len(shape) > 2 and shape[-1] > 1:
-            yield SHIFTED
-        if len(shape) > 1 and shape[1] > 1:
-            yield ROTATED
-        yield ATTRIBUTE
 
     def _change_tensor(self, k: int, kind: str) -> PlantedFault | None:
         name = self._names[k]

@@ -155,7 +155,9 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
     if verdict.fails:
         breach = _ask_probe(trials, verdict)
         if breach.also == ONE_MODEL:
-            breach = _find_misread_input(trials, region, verdict)
+            wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
+            misread = wrong.wrong_input if wrong else ""
+            breach = Breach("candidate.wrong-input", misread and f": {misread}")
         elif breach.also == WIDE and verdict.signature is Signature.SHAPE and verdict.worst:
             what = f": '{clean(verdict.worst.name)}' is {verdict.worst.why}"
             breach = Breach(code="candidate.breaks-contract", clause=what)
@@ -205,42 +207,10 @@ def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
 
 
 def _find_wrong_use(trials: Trials, region: Region) -> Breach:
-    """Find a mistake of code whose outputs agree."""
-    breach = _find_rounded_input(trials, region) if is_beyond_rounding(trials, region) else None
-    return breach or _find_kept_answer(trials, region)
-
-
-def _find_rounded_input(trials: Trials, region: Region) -> Breach | None:
-    """Find whether the outputs are right, up to rounding, for inputs rounded to float16."""
-    judge = trials.judge.ignore_evidence().with_criterion(ROUNDING_ALONE)
-    rounded: MisreadInput | None = None
-    records = judge.model.values.records
-    for name in (n for n in region.inputs if records[0][n].dtype == "float32"):
-        values = [_round(sample[name].array()) for sample in records]
-        feeds = [
-            {name: tensors.write_value(name, v, judge.model.new_folder(), "x")} for v in values
-        ]
-        rounded = MisreadInput(name, "rounded to float16", feeds)
-        judge = feed_misread(judge, rounded)
-    result = trials.run(region)
-    values = [value for value in _read_values(result).values() if isinstance(value, np.ndarray)]
-    # Outputs that float16 holds can as well come from a runtime that computes in it.
-    if rounded is None or all(np.array_equal(value, _round(value)) for value in values):
-        return None
-    judge.model.capture(region)
-    if not judge.verdict(region, result).agrees:
-        return None
-    sentence = rounded.sentence(trials.model)
-    return Breach(code="candidate.wrong-input", clause=f": {sentence} before it runs")
-
-
-def _round(value: Array) -> Array:
-    """Return the nearest values of float16, as float32."""
-    return value.astype(np.float16).astype(np.float32)
-
-
-def _find_kept_answer(trials: Trials, region: Region) -> Breach:
-    """Find whether another input, in the same session, has the outputs of the first one."""
+    """Find a mistake of code whose outputs agree: it rounds its inputs, changes them, or returns
+    the outputs of the first input again for another one, in the same session."""
+    if is_beyond_rounding(trials, region) and (breach := _find_rounded_input(trials, region)):
+        return breach
     model = trials.model
     others = model.others.outputs_without(0)
     if not others:
@@ -276,6 +246,35 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     return NO_BREACH
 
 
+def _find_rounded_input(trials: Trials, region: Region) -> Breach | None:
+    """Find whether the outputs are right, up to rounding, for inputs rounded to float16."""
+    judge = trials.judge.ignore_evidence().with_criterion(ROUNDING_ALONE)
+    rounded: MisreadInput | None = None
+    records = judge.model.values.records
+    for name in (n for n in region.inputs if records[0][n].dtype == "float32"):
+        values = [_round(sample[name].array()) for sample in records]
+        feeds = [
+            {name: tensors.write_value(name, v, judge.model.new_folder(), "x")} for v in values
+        ]
+        rounded = MisreadInput(name, "rounded to float16", feeds)
+        judge = feed_misread(judge, rounded)
+    result = trials.run(region)
+    values = [value for value in _read_values(result).values() if isinstance(value, np.ndarray)]
+    # Outputs that float16 holds can as well come from a runtime that computes in it.
+    if rounded is None or all(np.array_equal(value, _round(value)) for value in values):
+        return None
+    judge.model.capture(region)
+    if not judge.verdict(region, result).agrees:
+        return None
+    sentence = rounded.sentence(trials.model)
+    return Breach(code="candidate.wrong-input", clause=f": {sentence} before it runs")
+
+
+def _round(value: Array) -> Array:
+    """Return the nearest values of float16, as float32."""
+    return value.astype(np.float16).astype(np.float32)
+
+
 def _ask_probe(trials: Trials, verdict: Verdict) -> Breach:
     """Return what the probe shows; of an earlier session, if it was run there.
 
@@ -295,14 +294,6 @@ def find_narrow_type(trials: Trials, verdict: Verdict) -> Precision | None:
         return None
     also = _ask_probe(trials, verdict).also
     return Precision(also) if also in (Precision.FP16, Precision.BF16) else None
-
-
-def _find_misread_input(trials: Trials, region: Region, verdict: Verdict) -> Breach:
-    """Find whether the outputs are those of a misread input."""
-    wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
-    if not wrong or not wrong.wrong_input:
-        return NO_BREACH
-    return Breach(code="candidate.wrong-input", clause=f": {wrong.wrong_input}")
 
 
 def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
@@ -329,11 +320,22 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
         exchanged = _run_probe(trials.judge, EXCHANGED_PROBE, dtype)
         if _find_form({"y": add, "z": relu}, _read_values(exchanged)) != breach:
             return NO_BREACH
-    if not breach and (breach := _find_breach(inputs, expected, given)):
-        breach = _find_changed_input(inputs, fed) or breach
-    if not breach:
-        return Breach(also=_find_trait(expected, given))
-    return Breach(code="candidate.breaks-contract", clause=f": {breach} {SEEN_IN}")
+    if not breach and not any(is_right(one, given.get(of)) for of, one in expected.items()):
+        breach = (
+            _find_changed_input(inputs, fed)
+            or explain_misread(_compute_probe, inputs, given)
+            or explain_breach(expected, given)
+            or describe_worst(expected, given)
+        )
+    if breach:
+        return Breach(code="candidate.breaks-contract", clause=f": {breach} {SEEN_IN}")
+    right = {of: one for of, one in expected.items() if is_right(one, given.get(of))}
+    pairs = [(one, np.asarray(given[of])) for of, one in right.items()]
+    if any(one.dtype != other.dtype for one, other in pairs):
+        return Breach(also=WIDE)
+    grids = {find_grid(*pair) for pair in pairs}
+    grid = grids.pop()
+    return Breach(also=str(grid[0]) if grid and not grids else "")
 
 
 def _find_changed_input(fed: Arrays, left: Tensors) -> str:
@@ -342,17 +344,6 @@ def _find_changed_input(fed: Arrays, left: Tensors) -> str:
         name for name, value in left.items() if name in fed and not is_right(fed[name], value)
     )
     return next((f"it changes its input '{clean(name)}' in place" for name in changed), "")
-
-
-def _find_trait(expected: Arrays, given: Tensors) -> str:
-    """Return what all right values of a probe have in common."""
-    right = {of: value for of, value in expected.items() if is_right(value, given.get(of))}
-    pairs = [(value, np.asarray(given[of])) for of, value in right.items()]
-    if any(one.dtype != other.dtype for one, other in pairs):
-        return WIDE
-    grids = {find_grid(*pair) for pair in pairs}
-    grid = grids.pop()
-    return str(grid[0]) if grid and not grids else ""
 
 
 def _read_values(result: RunResult) -> dict[str, Value]:
@@ -372,14 +363,6 @@ def _find_form(expected: Arrays, given: Tensors) -> str:
     if len(wrong) == len(expected):
         return ""
     return explain_form(wrong, restrict(given, wrong))
-
-
-def _find_breach(inputs: Arrays, expected: Arrays, given: Tensors) -> str:
-    """Return the mistake that all outputs of a probe show; "" if one of them is right."""
-    if any(is_right(value, given.get(of)) for of, value in expected.items()):
-        return ""
-    sentence = explain_misread(_compute_probe, inputs, given) or explain_breach(expected, given)
-    return sentence or describe_worst(expected, given)
 
 
 def _make_hint(runtime: CandidateRuntime, breach: str) -> str:

@@ -20,7 +20,6 @@ from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.judge import judge
 from subgraph.errors import NoRegion, SubcutError
 from subgraph.graph import region as regions
-from subgraph.graph.graph import Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_ancestors, find_descendants, iter_predecessors
@@ -49,7 +48,10 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     outside = (find_descendants(graph, inside) & needed) - inside
     returning = outside & find_ancestors(graph, inside)
     values = _send_on(model, outside - returning, outputs)
-    for detour in _split_into_parts(graph, returning):
+    # weakly connected parts, in topological order of their first node
+    parents = {i: list(iter_predecessors(graph, i)) for i in returning}
+    parts = split_components(parents, returning)
+    for detour in sorted(parts, key=lambda part: min(map(graph.rank.__getitem__, part))):
         piece = find_region_of(model, detour)
         if piece is None or not differ(model, piece.inputs, outputs):
             continue
@@ -78,13 +80,6 @@ def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
     below = find_region_of(model, nodes)
     outputs = model.run_on_reference(below, feeds) if below else [{}] * len(feeds)
     return model.values_with(feeds, outputs)
-
-
-def _split_into_parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
-    """Return the weakly connected parts of some nodes, in topological order of their first node."""
-    parents = {i: list(iter_predecessors(graph, i)) for i in nodes}
-    parts = split_components(parents, nodes)
-    return sorted(parts, key=lambda part: min(map(graph.rank.__getitem__, part)))
 
 
 def differ(model: ReferenceModel, names: Sequence[str], outputs: Feeds) -> bool:

@@ -47,9 +47,9 @@ from subgraph.trials.open_trials import with_candidate
 from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import NotStored, RunLog
-from subgraph.trials.trial import Trials, forget_pinned_shapes, try_pinned_shapes
+from subgraph.trials.trial import Trials, try_pinned_shapes
 from subgraph.types import Array, Strings, frozen
-from subgraph.verdict import NUMBERS, Verdict, find_mute, is_mute
+from subgraph.verdict import NUMBERS, find_mute, is_mute
 
 MAX_AGAIN_SECONDS = 10.0  # of a run of the full model that is run again
 
@@ -73,7 +73,7 @@ def explain_full_model(trials: Trials) -> Explanation | None:
         if (explanation := find(trials, result)) and not is_flaky(trials):
             return explanation
     if try_pinned_shapes(trials.processes) and is_flaky(trials):
-        forget_pinned_shapes(trials.processes)
+        trials.runner.forms.verdicts.pop(Form.PINNED)
     return None
 
 
@@ -130,7 +130,14 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
     if verdict.signature not in NUMBERS:
         return None
     if not options:
-        return _find_undeclared(trials, result, verdict)
+        narrow = find_narrow_type(trials, verdict)
+        if narrow is None or narrow.eps <= trials.judge.precision.eps:
+            return None
+        declared = replace(runtime, candidate=replace(runtime.candidate, precision=narrow))
+        judged = replace(trials.judge, runtime=declared).verdict(trials.full_model, result)
+        if not judged.agrees or judged.is_mute:
+            return None
+        return PreciseSetting({}, trials.judge.precision, narrow)
     candidate = replace(runtime.candidate, options=dict(options), precision=None)
     try:
         with with_candidate(trials, candidate, FOLDER) as precise:
@@ -142,23 +149,6 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
     except SubcutError as e:  # it is not available here: the search goes on without it
         log.debug("the setting for full precision is not tried: %s", e.what)
         return None
-
-
-def _find_undeclared(trials: Trials, result: RunResult, verdict: Verdict) -> PreciseSetting | None:
-    """Find the undeclared precision of code of the user by whose rounding the outputs agree.
-
-    Returns:
-        None without such a precision.
-    """
-    runtime = trials.runtime
-    claim = find_narrow_type(trials, verdict)
-    if claim is None or claim.eps <= trials.judge.precision.eps:
-        return None
-    declared = replace(runtime, candidate=replace(runtime.candidate, precision=claim))
-    judged = replace(trials.judge, runtime=declared).verdict(trials.full_model, result)
-    if not judged.agrees or judged.is_mute:
-        return None
-    return PreciseSetting({}, trials.judge.precision, claim)
 
 
 def _agrees(trials: Trials, log: RunLog) -> bool:
@@ -296,23 +286,20 @@ def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
     names = ", ".join(f"'{clean(name)}'" for name in find_mute(verdict.outputs))
     for draw in other_draws:
         other = trials.with_model(trials.model.with_values(values.redraw(draw))).with_new_session()
-        if _is_telling(other):
+        try:
+            is_mute = other.verdict(other.full_model).is_mute
+        except OutOfTime:
+            raise
+        except SubcutError as e:
+            log.debug("these inputs cannot be used: %s", e.what)
+            continue
+        if not is_mute:
             note = (
                 f"the inputs are drawn: {DRAWS[draw]} ({DRAWS[usual]} shows nothing about {names})"
             )
             log.info("%s", note)
             return PreparedTrials(other, (note,))
     return PreparedTrials(trials)
-
-
-def _is_telling(trials: Trials) -> bool:
-    try:
-        return not trials.verdict(trials.full_model).is_mute
-    except OutOfTime:
-        raise
-    except SubcutError as e:
-        log.debug("these inputs cannot be used: %s", e.what)
-        return False
 
 
 def drop_if_changed(trials: Trials) -> str:

@@ -366,7 +366,14 @@ class OtherInputs:
 
         Inputs that the reference refuses are left out. `names`: further tensors that are needed.
         """
-        if others := list(itertools.islice(self._iter_other_samples(k), MAX_OTHER_SAMPLES)):
+        records = self.values.records
+        own = self._list_digests(records[k])
+        if others := list(
+            itertools.islice(
+                ((s for s in (*records[k + 1 :], *records[:k]) if self._list_digests(s) != own)),
+                MAX_OTHER_SAMPLES,
+            )
+        ):
             return others
         try:
             with self._lock:
@@ -376,11 +383,6 @@ class OtherInputs:
         except OSError as e:
             log.debug("no other input is tried, for the disk is full: %s", e)
             return []
-
-    def _iter_other_samples(self, k: int) -> Iterator[Records]:
-        records = self.values.records
-        own = self._list_digests(records[k])
-        return (s for s in (*records[k + 1 :], *records[:k]) if self._list_digests(s) != own)
 
     def _list_digests(self, sample: Records) -> list[str]:
         return self.values.digest([sample[name] for name in self.inputs])

@@ -10,12 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
 from subgraph.errors import ModelError, NoRegion
-from subgraph.graph import protobuf
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import (
     Feeds,
@@ -71,10 +70,6 @@ class RunLog:
         """Count a new run as extra."""
         self.extra_runs += 1
 
-    def with_own_counts(self) -> RunLog:
-        """Return a log that shares the results, and counts its extra runs separately."""
-        return replace(self)
-
 
 @frozen
 class RegionJob:
@@ -120,9 +115,9 @@ class MemoryLimit:
         weights = self.model.graph.weights
         if room is None or self.runtime.own_model:
             return ""
-        needed = sum(
-            self._count_bytes_held(weights[name]) for name in region.weights if name in weights
-        )
+        is_float = self.runtime.candidate.can.half_as_float
+        count_bytes = compute_held_bytes if is_float else compute_raw_bytes
+        needed = sum(count_bytes(weights[name]) for name in region.weights if name in weights)
         if needed <= room:
             return ""
         return (
@@ -140,12 +135,6 @@ class MemoryLimit:
             return None
         self.outgrown[region.nodes] = f"at --memory, {failure.why}"
         return make_unresolved(self.outgrown[region.nodes])
-
-    def _count_bytes_held(self, weight: protobuf.TensorProto) -> int:
-        """Count the bytes that a weight takes in the candidate's memory, at least."""
-        if self.runtime.candidate.can.half_as_float:
-            return compute_held_bytes(weight)
-        return compute_raw_bytes(weight)
 
 
 @frozen
@@ -207,8 +196,12 @@ class RegionRuns:
         """
         values = self.model.values
         own_model = self.runtime.own_model
+        groups: list[tuple[list[int], Feeds]]
+        groups = [(list(range(len(values.samples))), values.records)]  # the user's file serves all
+        if job.form is not Form.SHIPPED:
+            groups = self.model.sample_groups(job.region, job.feeds)
         parts = []
-        for samples, records in self._group_samples(job):
+        for samples, records in groups:
             input_key = self.writer.key(job.form, job.region, records)
             keys = list_keys(partial(self._make_key, job, input_key), fresh=job.fresh)
             run = partial(self._run_in_worker, job, records)
@@ -234,22 +227,6 @@ class RegionRuns:
             parts.append((samples, result))
         return merge(parts, len(values.samples))
 
-    def _group_samples(self, job: RegionJob) -> list[tuple[list[int], Feeds]]:
-        """Return the samples that one model serves, by index, with their tensors; the user's file
-        serves all."""
-        if job.form is not Form.SHIPPED:
-            return self.model.sample_groups(job.region, job.feeds)
-        values = self.model.values
-        return [(list(range(len(values.samples))), values.records)]
-
-    def _count_passes(self, job: RegionJob) -> int:
-        """Return the number of passes over all samples in one session; a command starts one process
-        per run."""
-        if self.runtime.candidate.runs_commands:
-            return 1
-        is_full_model = job.feeds is None and job.region == self.model.whole()
-        return MODEL_PASSES if is_full_model else job.pass_number
-
     def _run_in_worker(self, job: RegionJob, records: Feeds, into: Path) -> RunResult:
         """Write the model, build and run it in a worker; the files of the result are in `into`."""
         if not self.may_run:
@@ -257,7 +234,11 @@ class RegionRuns:
         with self.model.temporary_folder() as folder:
             feeds, outputs = self.writer.write(job.form, job.region, records, folder)
             options = self.runtime.candidate.options
-            passes = self._count_passes(job)
+            passes = job.pass_number
+            if self.runtime.candidate.runs_commands:  # a command starts one process per run
+                passes = 1
+            elif job.feeds is None and job.region == self.model.whole():
+                passes = MODEL_PASSES
             worker_job = Job(
                 folder / "model.onnx", feeds, outputs, into, job.fresh, options, passes
             )

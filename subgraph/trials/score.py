@@ -8,7 +8,6 @@ takes the same draws of samples, with repetition, of both sides.
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 
@@ -26,6 +24,7 @@ from subgraph.iterables import flatten, ungroup
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
+from subgraph.storage.folders import make_numbered_folder
 from subgraph.storage.tensors import Record, read_npy, write_value
 from subgraph.text import clean, count
 from subgraph.trials import score_backend
@@ -152,9 +151,7 @@ class ByScore:
     scratch: Path
     identity: Callable[[Sequence[Record]], Sequence[str]]
     float_score: float = math.nan
-    _calls: Iterator[int] = field(default_factory=itertools.count)
     _known: dict[Strings, ScoreDocument] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
 
     @property
     def limit(self) -> float:
@@ -186,9 +183,7 @@ class ByScore:
             NotInstalled: A package that it needs is not installed.
         """
         rows = np.arange(len(outputs))[None, :] if draws is None else draws
-        with self._lock:
-            folder = self.scratch / f"score{next(self._calls)}"
-            folder.mkdir()
+        folder = make_numbered_folder(self.scratch, "score")
         names = self.float_outputs[0]
         fed = [
             replace(sample[n], name=f"o/{k}/{n}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -154,9 +155,18 @@ class WrongOutput:
         """The changes that would make the values equal, by themselves."""
         if self.values is None or self.values[0].size > MAX_OUTPUT:
             return []
-        return find_explanations(
-            *self.values, dict(self._iter_other_tensors()), self.trials.judge.precision
-        )
+        k = self.sample
+        records = self.trials.values.records
+        labels = self.trials.values.labels
+        nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))
+        samples = {i: records[i][self.judgement.name] for i in nearest[:MAX_OTHER_SAMPLES]}
+        size = _count_elements(records[k][self.judgement.name])
+        others = {
+            f"the values of sample {labels[i]}": record.array()
+            for i, record in samples.items()
+            if record.form == "tensor" and _count_elements(record) == size
+        }
+        return find_explanations(*self.values, others, self.trials.judge.precision)
 
     @cached_property
     def misread(self) -> list[MisreadInput]:
@@ -173,9 +183,14 @@ class WrongOutput:
             return []
         alike = any(not e.narrows for e in self._alike)
         inputs = [n for n in self.region.inputs if n in self.trials.graph.inputs or not alike]
-        outputs = {
-            misread.text: (misread, value) for misread, value in self._iter_misread_outputs(inputs)
-        }
+        outputs: dict[str, tuple[MisreadInput, Array]] = {}
+        name = self.judgement.name
+        is_small = len(self.region.nodes) <= MAX_NODES
+        for misread in iter_misread_inputs(self.trials.model, inputs) if is_small else ():
+            with suppress(ModelError):
+                made = self.trials.model.run_on_reference(self.region, misread.feeds)
+                if name in made[self.sample]:
+                    outputs[misread.text] = (misread, made[self.sample][name].array())
         found = find_matching_tensors(
             *self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.judge.precision
         )
@@ -193,37 +208,6 @@ class WrongOutput:
         """The explanations as lines of text."""
         moved = join_explanations(e for e in self.explanations if not e.narrows)
         return [*([moved] if moved else []), *(e.text for e in self.explanations if e.narrows)]
-
-    def _iter_other_tensors(self) -> Iterator[tuple[str, Array]]:
-        """Yield this tensor in other samples, if it has the same size, described,
-        nearest first."""
-        k = self.sample
-        name = self.judgement.name
-        values = self.trials.values
-        records = values.records
-        labels = values.labels
-        nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[
-            :MAX_OTHER_SAMPLES
-        ]
-        described = [(f"the values of sample {labels[i]}", records[i][name]) for i in nearest]
-        size = _count_elements(records[k][name])
-        for text, record in described:
-            if record.form == "tensor" and _count_elements(record) == size:
-                yield text, record.array()
-
-    def _iter_misread_outputs(self, inputs: Sequence[str]) -> Iterator[tuple[MisreadInput, Array]]:
-        """Yield the reference's outputs if an input was misread."""
-        if len(self.region.nodes) > MAX_NODES:
-            return
-        for misread in iter_misread_inputs(self.trials.model, inputs):
-            try:
-                outputs = self.trials.model.run_on_reference(self.region, misread.feeds)[
-                    self.sample
-                ]
-            except ModelError:
-                continue
-            if self.judgement.name in outputs:
-                yield misread, outputs[self.judgement.name].array()
 
 
 def _count_elements(record: Record) -> int:

@@ -21,7 +21,7 @@ from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import MemoryLimit, RegionJob, RegionRuns, RunLog
 from subgraph.types import frozen
-from subgraph.verdict import Status, Verdict
+from subgraph.verdict import Signature, Status, Verdict
 
 
 @frozen
@@ -92,7 +92,7 @@ class Trials(JudgeProperties):
 
     def with_jobs(self, jobs: int) -> Trials:
         """Return these trials, of which at most `jobs` run at once."""
-        return replace(self, runner=self.processes.with_jobs(jobs))
+        return replace(self, runner=replace(self.processes, turns=Semaphore(jobs)))
 
     def with_criterion(self, criterion: str) -> Trials:
         """Return these trials, with another criterion for the same runs."""
@@ -314,9 +314,7 @@ class Processes(JudgeProperties):
         Its extra runs are counted separately.
         """
         judge = replace(self.judge, runtime=runtime, model=model or self.model)
-        return replace(
-            self, judge=judge, log=self.log.with_own_counts(), mode=self.mode.make_fresh()
-        )
+        return replace(self, judge=judge, log=replace(self.log), mode=self.mode.make_fresh())
 
     def with_store(self, store: Store, form: Form | None = None) -> Processes:
         """Return these processes with other stored results and an empty log."""
@@ -326,10 +324,6 @@ class Processes(JudgeProperties):
     def with_new_session(self) -> Processes:
         """Return these processes in a new session, with the same store."""
         return replace(self, log=RunLog(), mode=FullModelMode())
-
-    def with_jobs(self, jobs: int) -> Processes:
-        """Return these processes, of which at most `jobs` run at once."""
-        return replace(self, turns=Semaphore(jobs))
 
     def only_stored(self) -> Processes:
         """Return the stored runs of the candidate; the full model has the form of the file."""
@@ -360,19 +354,23 @@ class Processes(JudgeProperties):
         job = RegionJob(region, form, repetition, fresh or decides, feeds, number)
         result = self.runs.run(job)
         if decides:
-            result = _choose_form(self, job, result)
+            # The file was run in a process that had run nothing before. If it has open dimensions
+            # and the candidate returns no outputs, it is also run with pinned shapes, in another
+            # such process. That form is chosen if only it produces outputs.
+            mode.tried.verdicts[Form.SHIPPED] = self.judge.verdict(region, result)
+            pinned = _run_pinned(self) if result.failure else None
+            if pinned is not None and not pinned.failure:
+                mode.choose_form(Form.PINNED)
+                result = pinned
         if number == 1 and result.later:
-            mode.choose_pass(_first_wrong_pass(self.judge, region, result))
+            later = range(2, len(result.later) + 2)
+            wrong = (k for k in later if self.judge.verdict(region, result.nth(k)).from_run)
+            mode.choose_pass(next(wrong, 1))
         if feeds is None and region == self.full_model:
             passes = range(1, len(result.later) + 2) if result.later else ()
             verdicts = (self.judge.verdict(region, result.nth(number)) for number in passes)
             mode.note_session([verdict.status for verdict in verdicts])
         return result.nth(mode.pass_number)
-
-
-def forget_pinned_shapes(processes: Processes) -> None:
-    """Draw no conclusion from the run with pinned shapes."""
-    processes.mode.tried.verdicts.pop(Form.PINNED)
 
 
 def try_pinned_shapes(processes: Processes) -> bool:
@@ -392,33 +390,12 @@ def _run_pinned(processes: Processes) -> RunResult | None:
     """
     whole = processes.full_model
     shipped = processes.writer.shipped
-    if not shipped or not shipped.other_form_tells_more(processes.forms.verdicts[Form.SHIPPED]):
+    verdict = processes.forms.verdicts[Form.SHIPPED]
+    is_wrong = verdict.fails and verdict.signature is not Signature.TIMEOUT
+    may_be_shapes = verdict.signature is Signature.REFUSED or is_wrong
+    if not shipped or not shipped.open_shapes or not may_be_shapes:
         return None
     with processes.log.count_as_extra(whole):
         pinned = processes.runs.run(RegionJob(whole, Form.PINNED, fresh=True))
     processes.mode.tried.verdicts[Form.PINNED] = processes.judge.verdict(whole, pinned)
     return pinned
-
-
-def _choose_form(processes: Processes, job: RegionJob, result: RunResult) -> RunResult:
-    """Decide in which form the full model is run from now on; return its result in that form.
-
-    The user's file was run, in a process that had run nothing before. If it has open dimensions
-    and the candidate returns no outputs, the same file is also run with pinned shapes, in
-    another such process. That form is chosen if only it produces outputs.
-    """
-    processes.mode.tried.verdicts[Form.SHIPPED] = processes.judge.verdict(job.region, result)
-    pinned = _run_pinned(processes) if result.failure else None
-    if pinned is None or pinned.failure:
-        return result
-    processes.mode.choose_form(Form.PINNED)
-    return pinned
-
-
-def _first_wrong_pass(judge: Judge, region: Region, result: RunResult) -> int:
-    """Return the pass of a session from which on a region is wrong, if the first one is right; else
-    1."""
-    for number in range(2, len(result.later) + 2):
-        if judge.verdict(region, result.nth(number)).from_run:
-            return number
-    return 1

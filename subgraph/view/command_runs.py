@@ -178,11 +178,15 @@ class Runs:
                 with self._changed:
                     self._add(number, "progress", **fields)
             reader.join()
+        document = _parse("".join(output))
+        if document is None:
+            code = process.returncode
+            what = f"the run ended with code {code} and without a result: {last}"
+            error = ErrorEntry("CrashError", code="run.no-result", what=what)
+            document = dict(to_json(ErrorResult(exit_code=code, error=error)))
         with self._changed:
             self._current = None
-            self._add_end(
-                number, _read_document("".join(output), process.returncode, last), run.words
-            )
+            self._add_end(number, document, run.words)
 
 
 def _parse(text: str) -> JsonObject | None:
@@ -192,13 +196,3 @@ def _parse(text: str) -> JsonObject | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _read_document(text: str, code: int, last: str) -> JsonObject:
-    """Return the document that the child printed, or an error document without one."""
-    document = _parse(text)
-    if document is not None:
-        return document
-    what = f"the run ended with code {code} and without a result: {last}"
-    error = ErrorEntry("CrashError", code="run.no-result", what=what)
-    return dict(to_json(ErrorResult(exit_code=code, error=error)))

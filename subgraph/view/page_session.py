@@ -356,7 +356,7 @@ class ViewSession:
                 if n in graph.weights or n in graph.sparse
             )
             + count_constant_elements(graph, region),
-            "command": system.join(["subcut", *_write_cut_words(self, start, end)]),
+            "command": system.join(["subcut", "cut", self.model, *_ends(start, end)]),
         }
 
     # ------------------------------------------------------------ runs
@@ -374,10 +374,8 @@ class ViewSession:
                     "where to cut? choose a start and an end", code="region.ends-missing"
                 )
             self.region(asked.start, asked.end)
-            words = [
-                *_write_cut_words(self, asked.start, asked.end),
-                *["--dump", "all"] * asked.dump,
-            ]
+            ends = _ends(asked.start, asked.end)
+            words = [kind, self.model, *ends, *["--dump", "all"] * asked.dump]
         elif kind == "values":
             return self._run_values(asked)
         elif kind in ("compare", "bisect"):
@@ -402,7 +400,13 @@ class ViewSession:
         recording = asked.recording
         tested = _write_candidate_words(self, asked, several=True)
         fed = _write_input_words(self, asked)
-        folder = self._recorded.get((recording, *fed)) or self._new_folder()
+        folder = self._recorded.get((recording, *fed))
+        if not folder:
+            with self._lock:
+                if self._scratch is None:  # removed with the session
+                    scratch = folders.make_scratch(self.files.folder, VALUES)
+                    self._scratch = self._kept.enter_context(scratch)
+                folder = folders.make_numbered_folder(self._scratch, "run")
         place, i = self._place(index)
         at = f"--at={self.parts[place].graph.label(i)}" if place else f"--at=#{index}"
         at_node = [] if recording else [at]  # a recording is stored whole, for all nodes
@@ -416,15 +420,6 @@ class ViewSession:
             if forgotten not in self._recorded.values():
                 shutil.rmtree(forgotten, ignore_errors=True)
         return {"run": number}
-
-    def _new_folder(self) -> Path:
-        """Create a folder for the values of a run, which is removed with the session."""
-        with self._lock:
-            if self._scratch is None:
-                self._scratch = self._kept.enter_context(
-                    folders.make_scratch(self.files.folder, VALUES)
-                )
-            return folders.make_numbered_folder(self._scratch, "run")
 
     def tensor(self, asked: TensorRequest) -> JsonObject:
         """Return pictures and statistics of one tensor, as `describe_tensor`.
@@ -449,12 +444,13 @@ class ViewSession:
             stored = self._recorded.get((asked.recording, *_write_input_words(self, asked)))
             if stored and is_saved(stored):
                 return _find_values_in(self, stored, asked.node)
-        made = _list_outputs(self, asked.node)
-        prefix = self.parts[self._place(asked.node)[0]].prefix
+        place, i = self._place(asked.node)
+        part = self.parts[place]
+        made = part.graph.makes[i]
         found = (
             list_shown_case_values(folder, made, self.files.find_name(str(folder)) or folder.name)
             for folder, of in reversed(self._cases)
-            if of == prefix
+            if of == part.prefix
         )
         return list(flatten(found))
 
@@ -538,22 +534,6 @@ def _add_weight(graph: Graph, tensor: EnteringTensor) -> EnteringTensor:
     return replace(tensor, made_by="weight", range=span, value=measured.value)
 
 
-def _can_swap(session: ViewSession, asked: Fields) -> bool:
-    """Return whether there is a region from the end to the start of a request."""
-    try:
-        ends = read_request(RegionRequest, asked)
-        part, (first, last) = _find_part(session, [ends.end, ends.start])
-        find_region(part.graph, [first], [last])
-    except SubcutError:
-        return False
-    return True
-
-
-def _list_outputs(session: ViewSession, node: int) -> list[str]:
-    place, i = session._place(node)
-    return list(session.parts[place].graph.makes[i])
-
-
 def _number_nodes(session: ViewSession, names: Iterable[str]) -> list[int]:
     """Return the numbers of nodes that a result names, also in bodies."""
     found = [find_part(session.parts, name) for name in names]
@@ -601,7 +581,8 @@ def _find_values_in(session: ViewSession, folder: Path, node: int) -> list[Shown
     Raises:
         UsageError: it stored all of a recording, and there is nothing of this node.
     """
-    values = list_run_values(folder, _list_outputs(session, node))
+    place, i = session._place(node)
+    values = list_run_values(folder, session.parts[place].graph.makes[i])
     if not values and folder in session._recorded.values():
         raise UsageError(
             "the recording holds no output of this node",
@@ -633,10 +614,6 @@ def _write_candidate_words(session: ViewSession, asked: FedRequest, *, several: 
     together = session.options.together
     names = together if several and candidate in together else [candidate]
     return list(flatten(session.options.candidates[name] for name in names))
-
-
-def _write_cut_words(session: ViewSession, start: str, end: str) -> list[str]:
-    return ["cut", session.model, *_ends(start, end)]
 
 
 def _write_comparison_words(session: ViewSession, asked: StartRequest) -> list[str]:
@@ -718,10 +695,14 @@ def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
 
 def make_error_document(session: ViewSession, error: SubcutError, asked: Fields) -> JsonObject:
     """Return an error for the page; `swap` if start and end the other way round are a region."""
-    return {
-        "error": error.to_json(),
-        "swap": isinstance(error, NoRegion) and _can_swap(session, asked),
-    }
+    swap = False
+    if isinstance(error, NoRegion):
+        with contextlib.suppress(SubcutError):
+            ends = read_request(RegionRequest, asked)
+            part, (first, last) = _find_part(session, [ends.end, ends.start])
+            find_region(part.graph, [first], [last])
+            swap = True
+    return {"error": error.to_json(), "swap": swap}
 
 
 def read_request(kind: type[T], document: object) -> T:

@@ -214,7 +214,16 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
     criterion if not `exact`.
     """
     if pair.masked:
-        return fail(_describe_masks(pair), Signature.NAN)
+        parts = []
+        for kind, sides in (("NaN", count_nan_only(pair)), ("infinite", count_infinite_only(pair))):
+            counts = [
+                f"{n} in the {side} alone"
+                for n, side in zip(sides, ("candidate", "reference"), strict=True)
+                if n
+            ]
+            if counts:
+                parts.append(f"{kind}: {' and '.join(counts)}")
+        return fail(f"{'; '.join(parts)}, of {count(pair.size, 'element')}", Signature.NAN)
     if not pair.compared:
         why = "no element is finite in both" if pair.size else "it has no elements"
         return Ruling(Status.UNRESOLVED, why=f"nothing was compared: {why}")
@@ -231,20 +240,6 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
 def all_equal(pair: Pair) -> str:
     """Return the sentence on two tensors without a difference."""
     return "the only element is equal" if pair.size == 1 else f"all {pair.size} elements are equal"
-
-
-def _describe_masks(pair: Pair) -> str:
-    """Return `NaN: 3 in the candidate alone; infinite: 1 in the reference alone, of 8 elements`."""
-    parts = []
-    for kind, sides in (("NaN", count_nan_only(pair)), ("infinite", count_infinite_only(pair))):
-        counts = [
-            f"{n} in the {side} alone"
-            for n, side in zip(sides, ("candidate", "reference"), strict=True)
-            if n
-        ]
-        if counts:
-            parts.append(f"{kind}: {' and '.join(counts)}")
-    return f"{'; '.join(parts)}, of {count(pair.size, 'element')}"
 
 
 HOLDS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}

@@ -136,19 +136,14 @@ def find_misranked(reference: Array, candidate: Array, ranking: Ranking, gap: fl
         n_old, n_new = (np.take_along_axis(noise, index, axis) for index in pairs)
         gaps = np.abs(v_old - v_new)
         explained = inside & (gaps > 0) & (gaps <= gap * (n_old + n_new))
-    wrong = (old != new) & (~explained | _find_repeated(new, axis))
-    return np.asarray(wrong.reshape(reference.shape))
-
-
-def _find_repeated(index: Array, axis: int) -> Array:
-    """Find the indices that appear more than once along the axis."""
-    order = np.argsort(index, axis=axis, kind="stable")
-    same = np.diff(np.take_along_axis(index, order, axis), axis=axis) == 0
+    order = np.argsort(new, axis=axis, kind="stable")
+    same = np.diff(np.take_along_axis(new, order, axis), axis=axis) == 0
     none = np.zeros_like(np.take(order, [0], axis), bool)
     in_order = np.concatenate([none, same], axis) | np.concatenate([same, none], axis)
-    repeated = np.zeros(index.shape, bool)
+    repeated = np.zeros(new.shape, bool)
     np.put_along_axis(repeated, order, in_order, axis)
-    return repeated
+    wrong = (old != new) & (~explained | repeated)
+    return np.asarray(wrong.reshape(reference.shape))
 
 
 def compute_jaccard_distance(one: Array, other: Array) -> float:

@@ -68,29 +68,9 @@ def judge_floats(floats: Floats) -> Ruling:
     if output.explains(output.last_rounding):
         return _judge_explained(output, output.last_rounding, drawn=False)
     noise = floats.context.noise
-    return _judge_with_noise(output, noise) if noise else _judge_without_noise(output)
-
-
-def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
-    """Return the ruling for noise that could not be measured: unresolved, unless the numbers
-    decide."""
-    output = measure_errors(floats, compute_difference(floats))
-    if (output.errors > output.usable_limits).any():
-        place = output.worst(output.usable_limits)
-        return fail(output.sentence(f"{LIMIT}; {why}", output.usable_limits, place))
-    limits = np.maximum(
-        MAX_HEALTHY_ERROR * output.scales, output.compute_explained_limits(output.last_rounding)
-    )
-    place = output.worst(limits)
-    # Only noise shows whether rounding changes a winner.
-    if (output.errors > limits).any() or _find_flips(output):
-        return Ruling(Status.UNRESOLVED, why=output.sentence(f"; {why}", limits, place))
-    return agree(output.sentence(LIMIT, limits))
-
-
-def _judge_with_noise(output: OutputErrors, noise: Noise) -> Ruling:
-    """Judge with as few runs as needed: rounding after every node, one perturbed run, the
-    others."""
+    if not noise:
+        return _judge_without_noise(output)
+    # as few runs as needed: rounding after every node, one perturbed run, the others
     rounded = _compute_rounding(output, noise)
     jumps = noise.depends_on_choice()
     if (
@@ -123,6 +103,23 @@ def _judge_with_noise(output: OutputErrors, noise: Noise) -> Ruling:
         if output.explains(n)
         else _judge_ties(output, noise) or _judge_unexplained(output, n, rounded)
     )
+
+
+def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
+    """Return the ruling for noise that could not be measured: unresolved, unless the numbers
+    decide."""
+    output = measure_errors(floats, compute_difference(floats))
+    if (output.errors > output.usable_limits).any():
+        place = output.worst(output.usable_limits)
+        return fail(output.sentence(f"{LIMIT}; {why}", output.usable_limits, place))
+    limits = np.maximum(
+        MAX_HEALTHY_ERROR * output.scales, output.compute_explained_limits(output.last_rounding)
+    )
+    place = output.worst(limits)
+    # Only noise shows whether rounding changes a winner.
+    if (output.errors > limits).any() or _find_flips(output):
+        return Ruling(Status.UNRESOLVED, why=output.sentence(f"; {why}", limits, place))
+    return agree(output.sentence(LIMIT, limits))
 
 
 def _compute_noise(output: OutputErrors, rounded: Array | None, moved: Sequence[Array]) -> Array:

@@ -273,6 +273,14 @@ def measure_errors(floats: Floats, difference: Array) -> OutputErrors:
     scales = slices.largest(compute_sizes(floats))
     own = reference.dtype.name if floats.context.noise else tolerance.model_precision.dtype
     eps = max(floats.context.claim.eps, FLOATS.get(own, FP32.eps))
+    values = pair.values[0]
+    unit = (
+        pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + MIN_REL_TOL
+    )
+    limited = np.maximum(scales, MIN_SCORE_SCALE) if unit else scales
+    limits = np.maximum(
+        max(CAP[tolerance.limited_as], tolerance.floor) * limited, MIN_REL_TOL * scales[0]
+    )
     return OutputErrors(
         floats,
         tolerance,
@@ -282,20 +290,8 @@ def measure_errors(floats: Floats, difference: Array) -> OutputErrors:
         np.where(slices.judged, slices.largest(difference), 0.0),
         scales,
         np.asarray(eps * scales + tolerance.step),
-        _find_usable_limits(pair, tolerance, scales),
+        np.asarray(np.maximum(limits, tolerance.k * tolerance.step)),
     )
-
-
-def _find_usable_limits(pair: Pair, tolerance: Tolerance, scales: Array) -> Array:
-    values = pair.values[0]
-    unit = (
-        pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + MIN_REL_TOL
-    )
-    limited = np.maximum(scales, MIN_SCORE_SCALE) if unit else scales
-    limits = np.maximum(
-        max(CAP[tolerance.limited_as], tolerance.floor) * limited, MIN_REL_TOL * scales[0]
-    )
-    return np.asarray(np.maximum(limits, tolerance.k * tolerance.step))
 
 
 def describe_error(

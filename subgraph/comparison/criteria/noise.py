@@ -169,7 +169,17 @@ def rule(options: str) -> Rule:
         try:
             return _judge(pair, context, k, floor)
         except (ModelError, WorkerDied) as e:
-            return _judge_unmeasured(pair, context, e.what)
+            # only what is plain without noise is decided
+            why = f"rounding noise could not be measured: {e.what}"
+            if pair.floating:
+                with np.errstate(all="ignore"):
+                    ruling = _find_worst(
+                        judge_floats_without_noise(part, why)
+                        for part in _iter_parts(Floats(pair, replace(context, noise=None)))
+                    )
+                return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
+            found = _judge_no_floats_without_noise(pair)
+            return replace(found, why=f"{_describe_changed(pair)}; {why}")
 
     return judge
 
@@ -236,21 +246,6 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
 MIN_MASK_VALUE = 1e30
 
 
-def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
-    """Judge without noise, which could not be measured: only what is plain without it is
-    decided."""
-    why = f"rounding noise could not be measured: {reason}"
-    if pair.floating:
-        with np.errstate(all="ignore"):
-            ruling = _find_worst(
-                judge_floats_without_noise(part, why)
-                for part in _iter_parts(Floats(pair, replace(context, noise=None)))
-            )
-        return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
-    found = _judge_no_floats_without_noise(pair)
-    return replace(found, why=f"{_describe_changed(pair)}; {why}")
-
-
 def _iter_parts(floats: Floats) -> Iterator[Floats]:
     """Yield the whole output; or, for scores with a mask's plateau, each of the two: they have
     different scales."""
@@ -285,7 +280,18 @@ def _judge_masks(pair: Pair, context: OutputContext) -> Ruling | None:
         return settle(pair)
     unexcused = unequal & ~(np.abs(reference) > claim.largest)
     if not unexcused.any():
-        return _judge_infinite(pair, context, unequal)
+        plateau = mask_plateau(pair.reference)
+        infinite = unequal if plateau is None else unequal & ~plateau.reshape(-1)
+        infinite &= np.abs(pair.reference.reshape(-1)) < MIN_MASK_VALUE
+        if not context.is_model_output or not infinite.any():
+            return None
+        return Ruling(
+            Status.FAIL,
+            PRECISION_LOST,
+            f"{int(infinite.sum())} of {pair.size} values are infinite: beyond the range of"
+            f" {context.claim}",
+            Signature.PRECISION,
+        )
     if noise is None:
         return Ruling(
             Status.UNRESOLVED,
@@ -301,22 +307,6 @@ def _judge_masks(pair: Pair, context: OutputContext) -> Ruling | None:
         PRECISION_LOST,
         f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to"
         f" {claim}: not usable",
-        Signature.PRECISION,
-    )
-
-
-def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Ruling | None:
-    """Return the ruling of an output that is infinite, which is usable only as a mask."""
-    plateau = mask_plateau(pair.reference)
-    infinite = unequal if plateau is None else unequal & ~plateau.reshape(-1)
-    infinite &= np.abs(pair.reference.reshape(-1)) < MIN_MASK_VALUE
-    if not context.is_model_output or not infinite.any():
-        return None
-    return Ruling(
-        Status.FAIL,
-        PRECISION_LOST,
-        f"{int(infinite.sum())} of {pair.size} values are infinite: beyond the range of"
-        f" {context.claim}",
         Signature.PRECISION,
     )
 
@@ -444,7 +434,12 @@ def _judge_codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     try:
         runs = [Pair(pair.reference, values) for values in noise.perturb(context.claim, JUMP_RUNS)]
     except (ModelError, WorkerDied):
-        return _judge_codes_without_noise(pair, differ)
+        info = np.iinfo(pair.reference.dtype)
+        beyond = pair.error > MAX_CODES * (int(info.max) - int(info.min))
+        why = f"{differ}, by up to {pair.error:g} steps"
+        if beyond:
+            return fail(why)
+        return Ruling(Status.UNRESOLVED, why=f"{why}: roundings may add up, or not")
     if any(run.reference.shape != run.candidate.shape for run in runs):
         return SHAPE_VARIES
     moved = max(run.error for run in runs)
@@ -460,17 +455,6 @@ def _judge_codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
             noise=moved,
         )
     return found
-
-
-def _judge_codes_without_noise(pair: Pair, differ: str) -> Ruling:
-    info = np.iinfo(pair.reference.dtype)
-    beyond = pair.error > MAX_CODES * (int(info.max) - int(info.min))
-    why = f"{differ}, by up to {pair.error:g} steps"
-    return (
-        fail(why)
-        if beyond
-        else Ruling(Status.UNRESOLVED, why=f"{why}: roundings may add up, or not")
-    )
 
 
 def _judge_no_floats_without_noise(pair: Pair) -> Ruling:

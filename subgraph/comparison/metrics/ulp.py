@@ -34,20 +34,11 @@ def of_pair(pair: Pair) -> float:
         return math.nan
     if not pair.floating:
         return pair.error
-    return _find_largest(*pair.values, _format(pair.reference.dtype))
-
-
-def _format(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the bits after the point, and the smallest exponent of a normal number.
-
-    They are those of the parts of complex numbers.
-    """
-    info = (
-        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-        if not issubclass(dtype.type, np.inexact)
-        else np.finfo(dtype)
-    )
-    return int(info.nmant), int(info.minexp)
+    dtype = pair.reference.dtype  # of complex numbers, the format of their parts
+    is_native = issubclass(dtype.type, np.inexact)
+    find_info: Any = np.finfo if is_native else ml_dtypes.finfo
+    info = find_info(dtype)
+    return _find_largest(*pair.values, (int(info.nmant), int(info.minexp)))
 
 
 def _find_largest(reference: Array, candidate: Array, kind: tuple[int, int]) -> float:

@@ -9,7 +9,7 @@ from inputs, weights and casts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from subgraph.comparison.float_types import FLOATS, find_coarsest
@@ -96,11 +96,6 @@ class RoundingSites:
     value_shaped: set[str] = field(default_factory=set)
     coarsest: dict[str, str] = field(default_factory=dict)
 
-    def forget_quantizers(self) -> None:
-        """Let rounding alone move what quantizers make."""
-        self.quantizers = ()
-        self.quantized.clear()
-
 
 def find_rounding_sites(
     graph: Graph, region: Region, records: Records, unrounded: Collection[str]
@@ -141,14 +136,17 @@ def find_rounding_sites(
         if sites.value_shaped.isdisjoint(outputs):
             if rounds(graph.nodes[i]) and not any(n in unrounded for n in outputs):
                 rounded += outputs
-            elif _makes_floats(graph, i):
+            elif graph.ops[i] in FLOAT_MAKERS or find_cast_type(graph.nodes[i]) in FLOATS:
                 converted += outputs
     sites.rounded = tuple(rounded)
     sites.converted = tuple(converted)
     sites.quantizers = tuple(quantizers)
-    sites.exact_reads = frozenset(
-        ungroup((i, _find_exact_reads(graph, i, i in shape_nodes)) for i in order)
+    whole = {i for i in shape_nodes if graph.ops[i] not in SHAPE_OPS}
+    positions = (
+        (i, range(len(node.input)) if i in whole else find_parameter_positions(node))
+        for i, node in ((i, graph.nodes[i]) for i in order)
     )
+    sites.exact_reads = frozenset(ungroup(positions))
     sites.coarsest = _find_coarsest_types(graph, region, order, records, unrounded)
     return sites
 
@@ -177,11 +175,12 @@ def _find_shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, in
     computes these exactly, and a perturbed shape would be another model."""
     inside = set(order)
     seeds = {i for i in inside if any(kinds[n] == SHAPE for n in graph.makes[i])}
-    seeds |= {
-        i
-        for i in inside
-        if _makes_integers(graph, i) and all(kinds[n] == CONSTANT for n in graph.makes[i])
-    }
+    for i in inside:
+        op = graph.ops[i]
+        makes_integers = op in CHOICES or op in STEPS or _casts_to_integers(graph.nodes[i])
+        is_standard = graph.nodes[i].domain in STANDARD
+        if is_standard and makes_integers and all(kinds[n] == CONSTANT for n in graph.makes[i]):
+            seeds.add(i)
 
     def feeds(other: int) -> bool:
         is_own = other in inside and graph.ops[other] != "Constant"
@@ -204,13 +203,20 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
         sites.discrete.choices.update(makes if not sites.value_shaped.isdisjoint(reads) else ())
         return
     if not reads:
-        sites.noisy.update(makes if rounds(node) and not _holds_integers(node) else ())
+        holds_floats = node.op_type != "Constant" or any(
+            a.name.startswith("value_float") or a.t.data_type in _FLOAT_NUMBERS
+            for a in node.attribute
+        )
+        sites.noisy.update(makes if rounds(node) and holds_floats else ())
         return
     inherited = sites.discrete.choices, sites.discrete.steps, sites.discrete.ranks, sites.quantized
     for tensors in (*inherited, sites.value_shaped):
         if not tensors.isdisjoint(reads):
             tensors.update(makes)
-    inner = _find_inner_ops(graph, node)
+    # the op types in its bodies and local function, at any depth
+    functions = (graph.functions[key].node for key in find_called([node], graph.functions))
+    _, *nested = iter_nodes([node])
+    inner = frozenset(n.op_type for n in (*nested, *iter_nodes(flatten(functions))))
     if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.discrete.choices.isdisjoint(reads):
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in find_parameter_positions(node)}
@@ -245,12 +251,6 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
         sites.value_shaped.update(makes)
 
 
-def _find_exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
-    if shape_node and graph.ops[i] not in SHAPE_OPS:
-        return range(len(graph.nodes[i].input))
-    return find_parameter_positions(graph.nodes[i])
-
-
 def _find_coarsest_types(
     graph: Graph,
     region: Region,
@@ -283,6 +283,9 @@ def _find_coarsest_types(
 
 
 # ------------------------------------------------------------ single nodes
+
+
+FLOAT_MAKERS = ("Range", "ConstantOfShape", "CastLike", "OneHot")
 
 
 def rounds(node: protobuf.NodeProto) -> bool:
@@ -327,42 +330,12 @@ def find_channel_axis(node: protobuf.NodeProto, weight: str) -> int:
 
 
 def find_cast_type(node: protobuf.NodeProto) -> str:
-    """Return the element type that a Cast casts to."""
-    return dtypes.name_of(get_attribute(node, "to", 0))
-
-
-def _makes_floats(graph: Graph, i: int) -> bool:
-    """Return whether an exact node outputs float values that were in no float tensor before."""
-    if graph.ops[i] == "Cast":
-        return find_cast_type(graph.nodes[i]) in FLOATS
-    return graph.ops[i] in ("Range", "ConstantOfShape", "CastLike", "OneHot")
-
-
-def _makes_integers(graph: Graph, i: int) -> bool:
-    op = graph.ops[i]
-    node = graph.nodes[i]
-    return node.domain in STANDARD and (op in CHOICES or op in STEPS or _casts_to_integers(node))
-
-
-def _holds_integers(node: protobuf.NodeProto) -> bool:
-    """Return whether it is a Constant that holds no floats."""
-    if node.op_type != "Constant":
-        return False
-    return not any(
-        a.name.startswith("value_float") or a.t.data_type in _FLOAT_NUMBERS for a in node.attribute
-    )
+    """Return the element type that a Cast casts to; "" for another node."""
+    return dtypes.name_of(get_attribute(node, "to", 0)) if node.op_type == "Cast" else ""
 
 
 def _find_outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
     return {node.output[k] for k in positions if k < len(node.output) and node.output[k]}
-
-
-def _find_inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
-    """Find the op types in a node's bodies and local function, at any depth; empty for a plain
-    node."""
-    functions = (graph.functions[key].node for key in find_called([node], graph.functions))
-    _, *inner = iter_nodes([node])
-    return frozenset(n.op_type for n in (*inner, *iter_nodes(flatten(functions))))
 
 
 def _casts_to_integers(node: protobuf.NodeProto) -> bool:
@@ -384,14 +357,14 @@ def find_unrounded(
     """
     found = {}
     for i in range(len(graph.nodes)):
-        type_ = (
-            Precision.from_dtype(find_cast_type(graph.nodes[i]))
-            if graph.ops[i] == "Cast"
-            else Precision.FP32
-        )
+        type_ = Precision.from_dtype(find_cast_type(graph.nodes[i]))
         if not type_.narrow:
             continue
-        seen = next((n for n in _find_carriers(graph, graph.makes[i][0]) if n in known), None)
+        holders = [graph.makes[i][0]]  # tensors that hold the same values; the nearest first
+        for held in holders:
+            readers = (k for k in graph.readers.get(held, ()) if graph.ops[k] in CARRIERS)
+            holders += [graph.makes[k][0] for k in readers if graph.reads[k][0] == held]
+        seen = next((n for n in holders if n in known), None)
         if (
             seen is not None
             and (values := value(seen)).dtype.kind == "f"
@@ -399,16 +372,3 @@ def find_unrounded(
         ):
             found[graph.makes[i][0]] = seen
     return found
-
-
-def _find_carriers(graph: Graph, name: str) -> Iterator[str]:
-    """Yield the tensors that hold the values of this one; the nearest first."""
-    names = [name]
-    for held in names:
-        yield held
-        readers = [
-            i
-            for i in graph.readers.get(held, ())
-            if graph.ops[i] in CARRIERS and graph.reads[i][0] == held
-        ]
-        names += [graph.makes[i][0] for i in readers]

@@ -27,7 +27,7 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from subgraph.comparison.float_types import FLOATS, find_wider
 from subgraph.comparison.noise.analysis import (
@@ -170,7 +170,11 @@ class _Instrumentation:
                 for i, node in zip(self.sites.order, graph.node, strict=True)
             )
         )
-        check, checks = self._check()
+        check = ""  # a sum of sums, which is finite only if all terms are
+        checks = []
+        if self.sums.nodes:
+            check = self.sums("Sum", *(node.output[0] for node in self.sums.nodes))
+            checks = self.sums.nodes[-1:]
         weights = {t.name for t in graph.initializer}
         for tensor in graph.initializer:
             tensor.name = self.raw.get(tensor.name, tensor.name)
@@ -179,13 +183,23 @@ class _Instrumentation:
         raw_inputs = {v.name: self.raw[v.name] for v in inputs if v.name in self.raw}
         for value in inputs:
             value.name = self.raw.get(value.name, value.name)
-        inputs += [self._shift_input(name, tensor) for name, tensor in self.shifts.items()]
+        for name, tensor in self.shifts.items():
+            number = TYPE_NUMBERS[find_wider(self.change.computed[tensor])]
+            shape = list(self.change.untied[tensor])
+            inputs.append(helper.make_tensor_value_info(name, number, shape))
         keys = f"{MARK}keys" if self.keyed else ""
         if keys:
             inputs.append(
                 helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)])
             )
-        assign(graph.node, [*self._make_key_nodes(keys), *before, *nodes, *checks])
+        # nodes that take the scalars from the input: bodies read them from the graph, too
+        names = list(flatten(self.keyed.values()))
+        places = [self.constants.name(place, np.int64) for place in range(len(names))]
+        scalars = [
+            helper.make_node("Gather", [keys, k], [n], axis=0)
+            for k, n in zip(places, names, strict=True)
+        ]
+        assign(graph.node, [*scalars, *before, *nodes, *checks])
         assign(graph.input, inputs)
         graph.initializer.extend(self.constants.tensors.values())
         set_outputs(self.model, [*outputs, *filter(None, [check])])
@@ -284,32 +298,11 @@ class _Instrumentation:
         name = f"{MARK}{dtype}{label}"
         return self.keyed.setdefault((label, dtype), (f"{name}factor", f"{name}scale"))
 
-    def _make_key_nodes(self, keys: str) -> list[NodeProto]:
-        """Return nodes that take the scalars from the input, in the graph, from which bodies read
-        them too."""
-        names = list(flatten(self.keyed.values()))
-        places = [self.constants.name(place, np.int64) for place in range(len(names))]
-        return [
-            helper.make_node("Gather", [keys, k], [n], axis=0)
-            for k, n in zip(places, names, strict=True)
-        ]
-
     def _make_writer(self, raw: str) -> NodeWriter:
         return NodeWriter(self.constants, self.opset, f"{raw}:")
 
     # --------------------------------------------------------------------------------------------
     # in addition to the tensors
-
-    def _shift_input(self, name: str, tensor: str) -> ValueInfoProto:
-        number = TYPE_NUMBERS[find_wider(self.change.computed[tensor])]
-        return helper.make_tensor_value_info(name, number, list(self.change.untied[tensor]))
-
-    def _check(self) -> tuple[str, list[NodeProto]]:
-        """Return a sum of sums, which is finite only if all terms are, and its node."""
-        if not self.sums.nodes:
-            return "", []
-        check = self.sums("Sum", *(node.output[0] for node in self.sums.nodes))
-        return check, self.sums.nodes[-1:]
 
 
 def add_steps(
@@ -434,7 +427,12 @@ def find_output_types(node: protobuf.NodeProto, types: StringMap, opset: int) ->
     known = find_schema(node.op_type, opset) if node.domain in STANDARD else None
     if known is None:
         return []
-    bound = _bind_types(known, node, types)
+    # the type variables of the schema, as far as the inputs bind them
+    bound: dict[str, str] = {}
+    for k, name in enumerate(node.input):
+        variable = _get_formal_type(known.inputs, k)
+        if name and variable and types.get(name):
+            bound.setdefault(variable, types[name])
     only = {
         c.type_param_str: c.allowed_type_strs[0]
         for c in known.type_constraints
@@ -442,16 +440,6 @@ def find_output_types(node: protobuf.NodeProto, types: StringMap, opset: int) ->
     }
     formal = (_get_formal_type(known.outputs, k) for k in range(len(node.output)))
     return [_find_output_type(only.get(variable, variable), node, bound) for variable in formal]
-
-
-def _bind_types(known: Any, node: protobuf.NodeProto, types: StringMap) -> StringMap:
-    """Return the schema's type variables, as far as the inputs bind them."""
-    bound: dict[str, str] = {}
-    for k, name in enumerate(node.input):
-        variable = _get_formal_type(known.inputs, k)
-        if name and variable and types.get(name):
-            bound.setdefault(variable, types[name])
-    return bound
 
 
 def _find_output_type(variable: str, node: protobuf.NodeProto, bound: StringMap) -> str:

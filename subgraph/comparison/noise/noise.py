@@ -108,7 +108,8 @@ class RegionNoise:
         self.tensors = tensors
         self.sampler = NoiseSampler(graph, region, reference, tensors, scratch.resolve(), unrounded)
         if not own_steps:
-            self.sampler.sites.forget_quantizers()
+            self.sampler.sites.quantizers = ()
+            self.sampler.sites.quantized.clear()
         self._memo = memo or self._make
         self._scratch = scratch
         self._other_program = other_program
@@ -196,8 +197,18 @@ class RegionNoise:
         codes = graph.constant(inputs[2]) if len(inputs) > 2 else None
         dtype = name_of(codes.data_type) if codes else "uint8"
         source = inputs[0]
-        before = self._find_inner_upstream(source)
-        if scale is None or len(scale.step) > 1 or dtype not in CODES or before is None:
+        # None of the nodes of the region that compute it may quantize, but one right before it: a
+        # requantization.
+        start = source
+        maker = graph.maker.get(start, -1)
+        if maker in self.region.nodes and graph.ops[maker] == "DequantizeLinear":
+            maker = graph.maker.get(graph.reads[maker][0], -1)
+            start = graph.reads[maker][0] if graph.ops[maker] == "QuantizeLinear" else start
+        makers = [graph.maker[start]] if start in graph.maker else []
+        nodes = find_ancestors_until(graph, makers, self.region.inputs.__contains__)
+        nodes &= {*self.region.nodes}
+        quantizes = any(makes_steps(graph.nodes[k]) for k in nodes)
+        if scale is None or len(scale.step) > 1 or dtype not in CODES or quantizes:
             return None
         is_inside = source in graph.maker and source not in self.region.inputs
         real = self.sampler.plain(source) if is_inside else load_array(self.tensors[source])
@@ -205,24 +216,8 @@ class RegionNoise:
         (step,) = scale.step
         (zero,) = scale.zero
         exact = np.clip(real.astype(np.float64) / step + zero, limits.min, limits.max)
-        is_coarse = not COARSE.isdisjoint(graph.ops[k] for k in before)
+        is_coarse = not COARSE.isdisjoint(graph.ops[k] for k in nodes)
         return QuantizedValues(exact, step, zero, is_coarse)
-
-    def _find_inner_upstream(self, source: str) -> set[int] | None:
-        """Find the nodes of the region that compute a tensor.
-
-        Returns None if some of them quantize. A quantizer right before the tensor is allowed: a
-        requantization.
-        """
-        graph = self.graph
-        i = graph.maker.get(source, -1)
-        if i in self.region.nodes and graph.ops[i] == "DequantizeLinear":
-            i = graph.maker.get(graph.reads[i][0], -1)
-            source = graph.reads[i][0] if graph.ops[i] == "QuantizeLinear" else source
-        makers = [graph.maker[source]] if source in graph.maker else []
-        nodes = find_ancestors_until(graph, makers, self.region.inputs.__contains__)
-        nodes &= {*self.region.nodes}
-        return None if any(makes_steps(graph.nodes[k]) for k in nodes) else nodes
 
     def _store(self, makers: Mapping[str, Callable[[Path], NoiseRunDocument]]) -> list[_StoredRun]:
         """Return the stored results under these labels, or store new ones."""

@@ -188,9 +188,16 @@ def write_stepped(
     bits = int(dtype.partition("int")[2])
     lowest = 0.0 if dtype.startswith("u") else -(2.0 ** (bits - 1))
     wide = write("Cast", x, to="float32")
-    place = write(
-        "Reshape", write("Cast", _count(write, write("Size", x)), to="float32"), write("Shape", x)
-    )
+    size = write("Size", x)
+    if write.opset >= MIN_RANGE_OPSET:
+        zero = write.constants.name(0, np.int64)
+        one = write.constants.name(1, np.int64)
+        indices = write("Range", zero, size, one)
+    else:
+        length = write("Reshape", size, write.constants.name([1], np.int64))
+        filled = numpy_helper.from_array(np.array([1], np.int64))
+        indices = write("NonZero", write("ConstantOfShape", length, value=filled))
+    place = write("Reshape", write("Cast", indices, to="float32"), write("Shape", x))
     seed = write("Mul", write("Add", write("Add", place, wide), float(number)), fed[0])
     random = write("Mul", write("Sin", seed), SINE_FACTOR)
     random = write("Sub", random, write("Floor", random))  # in [0, 1)
@@ -203,17 +210,6 @@ def write_stepped(
         to=dtype,
         output=y,
     )
-
-
-def _count(write: NodeWriter, size: str) -> str:
-    """Return the integers below a size."""
-    if write.opset >= MIN_RANGE_OPSET:
-        return write(
-            "Range", write.constants.name(0, np.int64), size, write.constants.name(1, np.int64)
-        )
-    length = write("Reshape", size, write.constants.name([1], np.int64))
-    ones = write("ConstantOfShape", length, value=numpy_helper.from_array(np.array([1], np.int64)))
-    return write("NonZero", ones)
 
 
 def write_shifted(write: NodeWriter, x: str, y: str, dtype: str, shift: str) -> None:
@@ -281,7 +277,16 @@ class _Quantized:
             names = map(write.constants.name, (channels.lowest, channels.highest, channels.span))
             return cls(wide, wide, "", *names)
         huge = write("Not", write("Less", write("Abs", wide), MAX_PERTURBED))  # NaN too
-        keep = write("Or", huge, _write_plateau(write, write("Where", huge, 0.0, wide)))
+        # values that represent minus infinity: as mask_plateau, but for the spread
+        finite = write("Where", huge, 0.0, wide)
+        least = write("ReduceMin", finite, keepdims=0)
+        far = write("Not", write("Greater", finite, write("Mul", least, 0.5)))
+        rest = write("ReduceMax", write("Abs", write("Where", far, 0.0, finite)), keepdims=0)
+        small = write("Not", write("Greater", rest, write("Mul", least, -MAX_REST)))
+        deep = write("Not", write("Greater", least, -MIN_PLATEAU))
+        shallow = write("And", small, write("Greater", rest, 0.0))
+        plateau = write("And", far, write("And", deep, shallow))
+        keep = write("Or", huge, plateau)
         core = write("Where", keep, 0.0, wide)
         lowest, highest = (write(op, core, keepdims=0) for op in ("ReduceMin", "ReduceMax"))
         span = write("Sub", write("Max", highest, 0.0), write("Min", lowest, 0.0))
@@ -291,14 +296,3 @@ class _Quantized:
         """Write y: `moved`, but for the values that stay."""
         whole = write("Where", self.keep, self.wide, moved) if self.keep else moved
         write("Cast", whole, to=dtype, output=y)
-
-
-def _write_plateau(write: NodeWriter, x: str) -> str:
-    """Write the mask of values that represent minus infinity: as `precision.mask_plateau`, but for
-    the spread."""
-    lowest = write("ReduceMin", x, keepdims=0)
-    far = write("Not", write("Greater", x, write("Mul", lowest, 0.5)))
-    rest = write("ReduceMax", write("Abs", write("Where", far, 0.0, x)), keepdims=0)
-    small = write("Not", write("Greater", rest, write("Mul", lowest, -MAX_REST)))
-    deep = write("Not", write("Greater", lowest, -MIN_PLATEAU))
-    return write("And", far, write("And", deep, write("And", small, write("Greater", rest, 0.0))))

@@ -175,7 +175,12 @@ class NoiseSampler:
             self._build(run, names)
         wanted = [*names, *filter(None, [self._instrumented.check])]
         for attempt in range(MAX_ATTEMPTS):
-            keys = _make_keys(self, run, attempt)
+            numbers: list[float] = []  # the random factors and scales of the noise
+            for label, dtype in self._instrumented.keyed:
+                key = perturb.compute_key(label, SEED, run.number, attempt)
+                factor = perturb.compute_factor(key)
+                numbers += factor, compute_noise_scale(run.claim, dtype, factor)
+            keys = np.array(numbers, np.float32)
             tensors = _draw(self, run, folder, wanted, keys, attempt)
             if run.rounded or not _is_void(self, run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
@@ -266,7 +271,17 @@ class NoiseSampler:
     def _build(self, run: NoiseRun, names: list[str]) -> None:
         """Load the cut's model, instrumented for runs of this kind and claim."""
         if self._has_tflite:
-            _build_tflite(self, run, names)
+            entering, self._ranges = _find_entering(self, run.claim)
+            if run.rounded or run.tie_factor or not (self._moved or entering):
+                raise ModelError(
+                    "inside of TensorFlow Lite's operators nothing can be rounded or perturbed",
+                    code="noise.tflite",
+                )
+            _ = self._untied  # from a model under the same key
+            model = deepcopy(self._cut.model)
+            self._instrumented = add_steps(model, self._moved, names, entering)
+            self._calm = None
+            _load_model(self, model, run.model, make_numbered_folder(self.scratch, "model"))
             return
 
         sites = self.sites
@@ -373,7 +388,14 @@ def _find_entering(
         if claim is Precision.INT8 and is_weight:
             if values.ndim < 2:
                 continue
-            channels = _measure_channels(sampler, name, values)
+            # the axis over which the node that reads the weight does not sum
+            nodes = (sampler.graph.nodes[i] for i in sampler.sites.order)
+            axes = (find_channel_axis(node, name) for node in nodes if name in node.input)
+            axis = next(axes, 0) % values.ndim
+            others = tuple(k for k in range(values.ndim) if k != axis)
+            wide = values.astype(np.float32)
+            lowest, highest = (end(axis=others, keepdims=True) for end in (wide.min, wide.max))
+            channels = ChannelRange(lowest, highest)
             if perturb.is_on_int8_grid(
                 values.astype(np.float64), channels.lowest, channels.highest
             ):
@@ -387,55 +409,34 @@ def _find_entering(
     return entering, ranges
 
 
-def _build_tflite(sampler: NoiseSampler, run: NoiseRun, names: list[str]) -> None:
-    """Build the model of TensorFlow Lite's operators, whose results are moved.
-
-    Raises:
-        ModelError: nothing can be moved, or it is another kind of run.
-    """
-    entering, sampler._ranges = _find_entering(sampler, run.claim)
-    if run.rounded or run.tie_factor or not (sampler._moved or entering):
-        raise ModelError(
-            "inside of TensorFlow Lite's operators nothing can be rounded or perturbed",
-            code="noise.tflite",
-        )
-    _ = sampler._untied  # from a model under the same key
-    model = deepcopy(sampler._cut.model)
-    sampler._instrumented = add_steps(model, sampler._moved, names, entering)
-    sampler._calm = None
-    _load_model(sampler, model, run.model, make_numbered_folder(sampler.scratch, "model"))
-
-
 def _is_void(
     sampler: NoiseSampler, run: NoiseRun, tensors: Records, folder: Path, keys: Array
 ) -> bool:
     """Return whether a perturbed run computed NaN or infinities, in intermediate tensors or
     outputs, that the reference has not."""
     made = sampler._instrumented
-    if (
-        made.check
-        and not np.isfinite(load_array(tensors[made.check], folder))
-        and _is_calm(sampler, run, keys)
-    ):
-        return True
+    if made.check and not np.isfinite(load_array(tensors[made.check], folder)):
+        if sampler._calm is None:
+            still = keys.copy()
+            still[1::2] = 0
+            into = make_numbered_folder(sampler.scratch, "calm")
+            plain = replace(run, tie_factor=0.0)
+            drawn = _draw(sampler, plain, into, [made.check], still, 0)
+            sampler._calm = bool(np.isfinite(load_array(drawn[made.check], into)))
+        if sampler._calm:
+            return True
     judged = {*sampler.region.outputs} - {*sampler.sites.discrete.choices}
     # An operator test has its outputs only.
     known = [n for n in judged if n in tensors and n in sampler.tensors]
-    return any(_loses_values(sampler.tensors[n], tensors[n], folder) for n in known)
-
-
-def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
-    """Return whether the check of the model is finite without noise."""
-    if sampler._calm is None:
-        still = keys.copy()
-        still[1::2] = 0
-        check = sampler._instrumented.check
-        folder = make_numbered_folder(sampler.scratch, "calm")
-        value = load_array(
-            _draw(sampler, replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder
-        )
-        sampler._calm = bool(np.isfinite(value))
-    return sampler._calm
+    for name in known:
+        expected = sampler.tensors[name]
+        if expected.dtype in FLOATS and expected.form == "tensor":
+            before = load_array(expected)
+            after = load_array(tensors[name], folder)
+            lost = before.shape == after.shape and np.isfinite(before) & ~np.isfinite(after)
+            if np.any(lost):
+                return True
+    return False
 
 
 def _draw_shift(sampler: NoiseSampler, run: NoiseRun, tensor: str, attempt: int) -> Array:
@@ -469,39 +470,11 @@ def _iter_feeds(
         yield write_value(made.keys, keys, folder, "keys")
 
 
-def _measure_channels(sampler: NoiseSampler, name: str, values: Array) -> ChannelRange:
-    """Return the range of each channel of a weight, with the axis that the node which reads it sums
-    not over."""
-    axis = (
-        next(
-            (
-                find_channel_axis(sampler.graph.nodes[i], name)
-                for i in sampler.sites.order
-                if name in sampler.graph.nodes[i].input
-            ),
-            0,
-        )
-        % values.ndim
-    )
-    others = tuple(k for k in range(values.ndim) if k != axis)
-    wide = values.astype(np.float32)
-    return ChannelRange(wide.min(axis=others, keepdims=True), wide.max(axis=others, keepdims=True))
-
-
 def _load_value(sampler: NoiseSampler, name: str) -> Array:
     """Return the value of an input or a weight."""
     if name in sampler.region.inputs:
         return load_array(sampler.tensors[name])
     return protobuf.to_array(sampler.graph.weights[name], sampler.graph.path)
-
-
-def _make_keys(sampler: NoiseSampler, run: NoiseRun, attempt: int) -> Array:
-    """Make the random factors and scales of the noise."""
-    keys: list[float] = []
-    for label, dtype in sampler._instrumented.keyed:
-        factor = perturb.compute_factor(perturb.compute_key(label, SEED, run.number, attempt))
-        keys += factor, compute_noise_scale(run.claim, dtype, factor)
-    return np.array(keys, np.float32)
 
 
 def load_array(record: Record, folder: Path = Path("/")) -> Array:
@@ -517,12 +490,3 @@ def load_array(record: Record, folder: Path = Path("/")) -> Array:
     value = load(record, folder)
     assert isinstance(value, np.ndarray)
     return value
-
-
-def _loses_values(reference: Record, perturbed: Record, folder: Path) -> bool:
-    """Return whether values are finite in the reference and not in the perturbed run."""
-    if reference.dtype not in FLOATS or reference.form != "tensor":
-        return False
-    before = load_array(reference)
-    after = load_array(perturbed, folder)
-    return before.shape == after.shape and bool((np.isfinite(before) & ~np.isfinite(after)).any())

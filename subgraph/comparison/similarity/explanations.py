@@ -172,16 +172,16 @@ class _TensorPair:
     def same_shape(self) -> bool:
         return bool(self.reference.shape == self.candidate.shape)
 
-    @property
-    def spread(self) -> float:
-        """Largest less smallest finite value of the candidate."""
-        return float(np.ptp(_sample_finite(self.candidate)))
-
     def explanations(self, others: Arrays) -> list[Explanation]:
         """Return the best of those that hold."""
-        return _select_best(
-            [*self.other_tensors(others), *self.iter_rearranged(), *self.iter_scaled()]
-        )
+        found = list(self.other_tensors(others))
+        for moved in find_rearrangements(self.reference, self.candidate):
+            found += self.check(*moved)
+        line = fit_line(*sample(self.reference, self.candidate)) if self.same_shape else None
+        if line:  # the rounding of a healthy kernel is not a line
+            says = line.describe(float(np.ptp(_sample_finite(self.candidate))))
+            found += self.check(says, line.apply(self.reference), self.candidate)
+        return _select_best(found)
 
     def other_tensors(self, others: Arrays) -> Iterator[Explanation]:
         """Yield other tensors, unchanged."""
@@ -189,23 +189,10 @@ class _TensorPair:
             if other.size == self.candidate.size and _are_numbers(other):
                 yield from self.check(text, other.reshape(self.candidate.shape), self.candidate)
 
-    def iter_rearranged(self) -> Iterator[Explanation]:
-        """Yield the explanations by which the same values are in other places."""
-        for moved in find_rearrangements(self.reference, self.candidate):
-            yield from self.check(*moved)
-
-    def iter_scaled(self) -> Iterator[Explanation]:
-        """Yield the line that values follow; the rounding of a healthy kernel is not a line."""
-        line = fit_line(*sample(self.reference, self.candidate)) if self.same_shape else None
-        if line:
-            yield from self.check(
-                line.describe(self.spread), line.apply(self.reference), self.candidate
-            )
-
     def check(self, text: str, x: Array, y: Array) -> Iterator[Explanation]:
         """Yield the explanation that y is x, if it holds."""
-        some_x, some_y = sample(x, y)
-        if not measure_distance(some_x, some_y).exceeds(2 * self.allowed):
+        some = measure_distance(*sample(x, y))
+        if not max(some.largest, some.mean) > 2 * self.allowed:  # also if they are NaN
             whole = measure_distance(x, y)
             if whole.explains(self.unexplained, self.allowed):
                 yield Explanation(text, whole.largest)
@@ -251,10 +238,6 @@ class Distance:
 
     largest: float
     mean: float
-
-    def exceeds(self, limit: float) -> bool:
-        """Return whether one of the numbers is larger; not if they are NaN."""
-        return max(self.largest, self.mean) > limit
 
     def explains(self, before: Distance, allowed: float) -> bool:
         """Return whether both numbers are within `allowed`, and far smaller than before."""
@@ -348,21 +331,28 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
     )
     if y.size < MIN_VALUES or not x.size:
         return None
+    different = np.unique(y).size
+    # Every type holds a constant, a mask or small integers: 8 bits must not suffice.
+    step = np.ldexp(1.0, np.frexp(np.abs(y).max())[1] - 8)
+    needs_floats = different >= MIN_LEVELS and (y % step).any()
     for claim in (Precision.BF16, Precision.FP16):
-        own = _is_on_grid(x, claim).mean() <= MAX_OWN
         if (
-            own
-            and _needs_floats(y)
+            needs_floats
+            and _is_on_grid(x, claim).mean() <= MAX_OWN
             and _is_on_grid(y, claim).all()
             and _is_on_grid(_select_nonzero(candidate), claim).all()
         ):
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
-    words = (
-        _describe_levels(_select_nonzero(reference), _select_nonzero(candidate))
-        if np.unique(y).size <= LEVELS_OF_8_BITS
-        else ""
-    )
-    return (Precision.INT8, words) if words else None
+    if different > LEVELS_OF_8_BITS:
+        return None
+    # evenly spaced values are integers of 8 bits times a scale
+    levels = np.unique(_select_nonzero(candidate)).astype(np.float64)
+    is_finer = np.unique(_select_nonzero(reference)).size >= MIN_FINER * levels.size
+    if not (levels.size >= MIN_LEVELS and is_finer and has_even_steps(levels)):
+        return None
+    step = np.diff(levels).min()
+    says = f"{levels.size} evenly spaced values, {step:.3g} apart: quantized to 8 bits"
+    return Precision.INT8, says
 
 
 def _select_nonzero(values: Array) -> Array:
@@ -371,24 +361,5 @@ def _select_nonzero(values: Array) -> Array:
     return np.asarray(flat[np.isfinite(flat) & (flat != 0)])
 
 
-def _needs_floats(values: Array) -> bool:
-    """Return whether there are many different values that 8 bits cannot hold.
-
-    Every type holds a constant, a mask or small integers.
-    """
-    step = np.ldexp(1.0, np.frexp(np.abs(values).max())[1] - 8)
-    return bool(np.unique(values).size >= MIN_LEVELS and (values % step).any())
-
-
 def _is_on_grid(values: Array, claim: Precision) -> Array:
     return np.asarray(round_to_claim(values, claim) == values)
-
-
-def _describe_levels(x: Array, y: Array) -> str:
-    """Describe a few evenly spaced values of y, integers of 8 bits times a scale; else empty."""
-    levels = np.unique(y).astype(np.float64)
-    is_finer = np.unique(x).size >= MIN_FINER * levels.size
-    if not (levels.size >= MIN_LEVELS and is_finer and has_even_steps(levels)):
-        return ""
-    step = np.diff(levels).min()
-    return f"{levels.size} evenly spaced values, {step:.3g} apart: quantized to 8 bits"

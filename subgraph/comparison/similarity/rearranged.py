@@ -71,7 +71,11 @@ def _iter_axis_orders(a: Array, b: Array) -> Iterator[Rearrangement]:
             order[position] = k
         moved = a.transpose(order)
         if [n for n in moved.shape if n > 1] == [n for n in b.shape if n > 1]:
-            yield Rearrangement(_describe_transpose(order), moved, b.reshape(moved.shape))
+            places = [k for position, k in enumerate(order) if position != k]
+            text = f"axes in the order {','.join(map(str, order))}"
+            if len(places) == 2:
+                text = f"axes {min(places)} and {max(places)} exchanged: transposed"
+            yield Rearrangement(text, moved, b.reshape(moved.shape))
             continue
         yield Rearrangement(
             f"laid out {_describe_layout(order)}, but not shaped so", moved, b.reshape(moved.shape)
@@ -81,13 +85,6 @@ def _iter_axis_orders(a: Array, b: Array) -> Iterator[Rearrangement]:
             yield Rearrangement(
                 f"read as if laid out {_describe_layout(order)}", a.reshape(other.shape), other
             )
-
-
-def _describe_transpose(order: Sequence[int]) -> str:
-    moved = [k for position, k in enumerate(order) if position != k]
-    if len(moved) == 2:
-        return f"axes {min(moved)} and {max(moved)} exchanged: transposed"
-    return f"axes in the order {','.join(map(str, order))}"
 
 
 def _describe_layout(order: Sequence[int]) -> str:

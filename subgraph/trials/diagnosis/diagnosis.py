@@ -97,7 +97,7 @@ def diagnose(
     worst = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
     # then no option of the runtime matters
     if any(one.fact in (Fact.MODEL, Fact.COARSE) for one in evidence):
-        evidence += _diagnose_claim(worst)
+        evidence += islice(_measure_by_noise(worst), 1) if worst and worst.pair else ()
         return [conclude(evidence), *evidence]
     evidence += _diagnose_common(trials, [region, *others]) if others else _diagnose_one(worst)
     evidence += _find_approximated_part(trials, parts)
@@ -160,12 +160,6 @@ def _diagnose_one(output: WrongOutput | None) -> list[Evidence]:
     if any(one.fact is Fact.WITHIN for one in found):
         return found
     return [*found, *iter_approximations(output)]
-
-
-def _diagnose_claim(output: WrongOutput | None) -> Iterator[Evidence]:
-    """Yield evidence about the claimed precision alone."""
-    if output and output.pair:
-        yield from islice(_measure_by_noise(output), 1)
 
 
 def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
@@ -249,7 +243,14 @@ def _measure_by_noise(output: WrongOutput) -> Iterator[Evidence]:
     kernels = dict.fromkeys(
         op for i in output.region.nodes if (op := output.trials.graph.ops[i]) in APPROXIMATED
     )
-    fact = _describe_size(ruling, ruling.metrics.get("noise_ratio"), kernels)
+    ratio = ruling.metrics.get("noise_ratio")
+    fact = None
+    if ruling.label == "approximate kernel" and kernels:
+        fact = Fact.APPROXIMATE
+    elif ruling.agrees or ruling.signature is Signature.PRECISION:
+        fact = Fact.WITHIN
+    elif ratio is None or ratio > MIN_NOISE_RATIO:
+        fact = Fact.BEYOND
     explains = "explains it" if fact is Fact.WITHIN else "does not explain it"
     yield Evidence(
         "noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels)
@@ -303,16 +304,6 @@ def _judge_by_noise(output: WrongOutput, precision: Precision) -> Ruling:
 
 def _get_noise(output: WrongOutput) -> OutputNoise:
     return output.trials.model.noise(output.region, output.sample).get_output(output.judgement.name)
-
-
-def _describe_size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:
-    """Return the fact about the error's size at the claimed precision; `kernels`: operators that
-    runtimes approximate."""
-    if ruling.label == "approximate kernel" and kernels:
-        return Fact.APPROXIMATE
-    if ruling.agrees or ruling.signature is Signature.PRECISION:
-        return Fact.WITHIN
-    return Fact.BEYOND if ratio is None or ratio > MIN_NOISE_RATIO else None
 
 
 # ------------------------------------------------------------ other runs

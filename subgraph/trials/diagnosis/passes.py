@@ -108,7 +108,13 @@ def find_minimal_sets(ablation: Ablation) -> list[Strings]:
     every = ablation.every(names)
     tried = MAX_TOGETHER if ablation.tries_pairs else 1
     if not found and len(every) > tried and ablation.is_right(every):
-        found = [_find_minimal(ablation, every)]
+        # one name after the other is left in, so that each name of the set is needed
+        needed = list(every)
+        for name in every:
+            fewer = [n for n in needed if n != name]
+            if ablation.is_right(fewer):
+                needed = fewer
+        found = [tuple(needed)]
     return found
 
 
@@ -127,17 +133,6 @@ def _iter_pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> It
             if pair not in seen and not any(ablation.is_right([one]) for one in pair):
                 seen.add(pair)
                 yield pair
-
-
-def _find_minimal(ablation: Ablation, names: Sequence[str]) -> Strings:
-    """Return a set without which it is right, and of which each name is needed: one name after the
-    other is left in."""
-    needed = list(names)
-    for name in names:
-        fewer = [n for n in needed if n != name]
-        if ablation.is_right(fewer):
-            needed = fewer
-    return tuple(needed)
 
 
 def describe_sets(sets: Sequence[Sequence[str]]) -> str:

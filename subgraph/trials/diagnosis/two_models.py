@@ -82,7 +82,13 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     pairs = pairing.pairs
     paired = set(pairs.values())
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
-    found = [*_iter_missing_inputs(theirs), *_iter_coarse(trials, other, pairing, region)]
+    found = []
+    for j in theirs.nodes:
+        for name in theirs.graph.reads[j]:
+            if not (is_tensor(theirs.graph, name) or theirs.graph.is_weight(name)):
+                text = f"'{clean(name)}', which no node computes"
+                found.append(ModelDifference(clean(theirs.graph.label(j)), "input", "", text))
+    found += _iter_coarse(trials, other, pairing, region)
     if not found:  # else a node reads what none computes
         reads = _iter_reads(trials.graph, other, ours.nodes)
         found += [row for row in reads if not _are_equal(trials.values, row)]
@@ -224,17 +230,13 @@ class _Node:
         known = self.schema.attributes.values() if self.schema else ()
         return {a.name: format_attribute(a.default_value) for a in known if a.default_value.name}
 
-    @property
-    def quantization(self) -> str:
-        """The scale of a quantizer, or of a dequantizer; "" of other operators."""
-        inputs = SCALE_INPUTS.get(self.proto.op_type)
-        scale = read_constant_scale(self.side.graph, self.proto, *inputs) if inputs else None
-        return _format_scale(scale) if scale else ""
-
     def only(self, side: str) -> ModelDifference:
         """Return the difference that only one side has this node."""
         attributes = (f"{name}={text}" for name, text in self.attributes.items())
-        text = ", ".join(filter(None, (self.operator, *attributes, self.quantization)))
+        inputs = SCALE_INPUTS.get(self.proto.op_type)
+        scale = read_constant_scale(self.side.graph, self.proto, *inputs) if inputs else None
+        scales = [_format_scale(scale)] if scale else []
+        text = ", ".join([self.operator, *attributes, *scales])
         ours, theirs = (text, "") if side == "ours" else ("", text)
         return ModelDifference(self.label, "operator", ours, theirs)
 
@@ -285,7 +287,12 @@ def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
         {*ours.graph.makes[i], *(names.get(name, name) for name in ours.graph.makes[i])}
         for i in ours.nodes
     ]
-    carried = {j: _list_carried(theirs.graph, j) for j in theirs.nodes}
+
+    def follow(i: int) -> Iterator[int]:
+        return (j for j in iter_successors(theirs.graph, i) if theirs.graph.ops[j] in AXIS)
+
+    # Quantizers downstream carry a node's values on.
+    carried = {j: {*theirs.graph.iter_outputs(reach([j], follow))} for j in theirs.nodes}
 
     def is_made_alike(k: int, j: int) -> bool:
         return not made[k].isdisjoint(carried[j])
@@ -305,15 +312,6 @@ def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
                 pairs[i] = j
                 free.remove(j)
     return dict(sorted(pairs.items(), key=lambda pair: ours.nodes.index(pair[0])))
-
-
-def _list_carried(graph: Graph, j: int) -> set[str]:
-    """List a node's outputs, and those of quantizers downstream, which carry its values on."""
-
-    def follow(i: int) -> Iterator[int]:
-        return (k for k in iter_successors(graph, i) if graph.ops[k] in AXIS)
-
-    return set(graph.iter_outputs(reach([j], follow)))
 
 
 # ------------------------------------------------------------ differences
@@ -342,17 +340,12 @@ def _iter_reads(
         exchanged = [pair for pair in zip(own, read, strict=False) if pair[0] != pair[1]]
         if len(own) != len(read) or not exchanged or not (has_order or len(own) == 1):
             continue
-        if not _computes(graph, other, exchanged[0][0], ours, theirs):
+        # an output that is cast at the end of the model only
+        before = find_upstream_until(graph, [exchanged[0][0]], other.matches.__contains__)
+        more = _count_operators(other.graph, theirs) - _count_operators(graph, ours)
+        if before is None or not _count_operators(graph, before) <= more:
             tensors = (READS + clean(tensor) for tensor in exchanged[0])
             yield ModelDifference(clean(graph.label(graph.maker[name])), "input", *tensors)
-
-
-def _computes(graph: Graph, other: CandidateModel, name: str, ours: Region, theirs: Region) -> bool:
-    """Return whether a piece of theirs has the nodes that compute a tensor which ours reads: an
-    output that is cast at the end of the model only."""
-    before = find_upstream_until(graph, [name], other.matches.__contains__)
-    more = _count_operators(other.graph, theirs) - _count_operators(graph, ours)
-    return before is not None and _count_operators(graph, before) <= more
 
 
 def _count_operators(graph: Graph, region: Region) -> Counter[str]:
@@ -459,16 +452,6 @@ def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> b
     )
     apart = np.max(np.abs(ours - theirs), initial=0.0)
     return scale is not None and bool(apart <= MAX_CODE_DISTANCE * max(scale.step))
-
-
-def _iter_missing_inputs(theirs: _Side) -> Iterator[ModelDifference]:
-    """Yield inputs of the candidate's model that no node computes."""
-    graph = theirs.graph
-    for j in theirs.nodes:
-        for name in graph.reads[j]:
-            if not (is_tensor(graph, name) or graph.is_weight(name)):
-                text = f"'{clean(name)}', which no node computes"
-                yield ModelDifference(clean(graph.label(j)), "input", "", text)
 
 
 def _iter_outputs(

@@ -96,21 +96,7 @@ def _measure_loss(weight: Array, real: Array) -> float:
     return max(lost)
 
 
-@frozen
-class QuantizedReference:
-    """The reference's model with quantized weights.
-
-    Attributes:
-        graph: The model.
-        share: The elements of the candidate's quantized weights that are weights of the
-            reference's model, as a share of all that it quantizes. 0 if it quantizes none.
-    """
-
-    graph: Graph
-    share: float
-
-
-def quantize_reference(graph: Graph, other: Graph, folder: Path) -> QuantizedReference:
+def quantize_reference(graph: Graph, other: Graph, folder: Path) -> tuple[Graph, float]:
     """Make the reference's model with the weights of the candidate's model, as it quantizes them.
 
     Args:
@@ -119,14 +105,14 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> QuantizedRef
         folder: An existing folder for the file.
 
     Returns:
-        The model of the new file, or `graph` itself if no weight is quantized.
+        The model of the new file, or `graph` itself if no weight is quantized; and the elements of
+        the candidate's quantized weights that are weights of the reference's model, as a share of
+        all that it quantizes. 0 if it quantizes none.
     """
     total = sum(math.prod(tensor.dims) for tensor in graph.weights.values())
-    if total > MAX_ELEMENTS:
-        return QuantizedReference(graph, 0.0)
-    found, share = _find_quantized(graph, other)
+    found, share = find_quantized(graph, other) if total <= MAX_ELEMENTS else ({}, 0.0)
     if not found:
-        return QuantizedReference(graph, 0.0)
+        return graph, 0.0
     model = protobuf.clone(graph.model)
     for tensor in model.graph.initializer:
         if tensor.name in found:
@@ -136,19 +122,22 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> QuantizedRef
             _set_values(node.attribute[0].t, found[node.output[0]])
     file = folder / graph.path.name
     protobuf.write(model, graph.path, file)
-    return QuantizedReference(prepare_graph(load(file)), share)
+    return prepare_graph(load(file)), share
 
 
-def measure_quantized(graph: Graph, other: Graph) -> float:
-    """Measure `QuantizedReference.share` of a model that has the quantized weights already."""
-    return _find_quantized(graph, other)[1]
-
-
-def _find_quantized(graph: Graph, other: Graph) -> tuple[Arrays, float]:
+def find_quantized(graph: Graph, other: Graph) -> tuple[Arrays, float]:
     """Find the float weights that the candidate's model quantizes: by name, their values there; and
     the share of its codes that are such weights."""
-    weights = [*_iter_weights(graph)]
-    weights += _iter_folded(graph, {weight.name: weight.values for weight in weights})
+    made = (name for name in graph.maker if graph.constant(name) is not None)
+    arrays = {name: graph.array(name) for name in (*graph.weights, *made)}
+    weights = [_Weight(n, v) for n, v in arrays.items() if v is not None and _are_floats(v)]
+    floats = {weight.name: weight.values for weight in weights}
+    for i, node in enumerate(graph.nodes):
+        fold = find_fold(graph, i)
+        if fold and node.input[1] in floats:
+            own = floats[node.input[1]]
+            factor = fold.factor.reshape(-1, *[1] * (own.ndim - 1))
+            weights.append(_Weight(node.input[1], own * factor, factor))
     found: dict[str, Array] = {}
     known = 0
     total = 0
@@ -178,24 +167,6 @@ def iter_useless(weights: Arrays, other: Graph) -> Iterator[tuple[str, float]]:
 def _are_floats(values: Array) -> bool:
     """Return whether an array may be a weight: floats, and not a single number."""
     return values.dtype.kind == "f" and values.ndim > 0
-
-
-def _iter_weights(graph: Graph) -> Iterator[_Weight]:
-    made = (name for name in graph.maker if graph.constant(name) is not None)
-    for name in (*graph.weights, *made):
-        values = graph.array(name)
-        if values is not None and _are_floats(values):
-            yield _Weight(name, values)
-
-
-def _iter_folded(graph: Graph, weights: Arrays) -> Iterator[_Weight]:
-    """Yield the weights of Convs, with the BatchNormalization that follows folded into them."""
-    for i, node in enumerate(graph.nodes):
-        fold = find_fold(graph, i)
-        if fold and node.input[1] in weights:
-            values = weights[node.input[1]]
-            factor = fold.factor.reshape(-1, *[1] * (values.ndim - 1))
-            yield _Weight(node.input[1], values * factor, factor)
 
 
 @frozen
@@ -255,12 +226,13 @@ def _iter_codes(graph: Graph) -> Iterator[_Codes]:
             axis = int(get_attribute(node, "axis", 1))
             block = int(get_attribute(node, "block_size", 0))
             codes = _dequantize(constants, axis, block)
+            if codes:
+                yield codes
         elif node.op_type == "MatMulNBits":
-            codes = _read_blocks(node, constants)
-        else:
-            continue
-        if codes:
-            yield codes
+            stored, scales, zeros = (*constants[1:4], None)[:3]
+            if stored is not None and scales is not None:
+                real, step = unpack_blocks(node, stored, scales, zeros)
+                yield _Codes(real.T, step.T, int(get_attribute(node, "bits", 4)))
     for name in graph.weights:
         if name.endswith(QUANTIZED):
             base = name.removesuffix(QUANTIZED)
@@ -299,12 +271,3 @@ def _spread(values: Array, codes: Array, axis: int, block: int) -> Array:
         shape[axis] = values.size
         values = values.reshape(shape)
     return np.broadcast_to(values, codes.shape)
-
-
-def _read_blocks(node: protobuf.NodeProto, constants: list[Array | None]) -> _Codes | None:
-    """Return the weight of a MatMulNBits; None if it is not constant."""
-    codes, scales, zeros = (*constants[1:4], None)[:3]
-    if codes is None or scales is None:
-        return None
-    real, step = unpack_blocks(node, codes, scales, zeros)
-    return _Codes(real.T, step.T, int(get_attribute(node, "bits", 4)))

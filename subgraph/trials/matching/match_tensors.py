@@ -29,7 +29,7 @@ from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, find_tensor_scales
 from subgraph.graph.selection import is_tensor
 from subgraph.graph.walks import find_ancestors, find_descendants, find_operator, skip_operators
-from subgraph.iterables import group_values
+from subgraph.iterables import group_values, ungroup
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.text import find_nearest
@@ -95,13 +95,16 @@ def match_tensors(
     shifted = {*misshapen}  # with the outputs that nodes which keep the axes compute of them
     for name in names:
         expected = reference.value(name)
+        # The input of a Relu may be matched with a tensor that its output can be, too.
+        before = matches.get(skip_operators(graph, name, WORK_OF_QUANTIZERS))
         order = () if expected is None else _inherit_order(graph, name, orders, expected.ndim)
         for target, how in (
             ()
             if name in matches
             else _find_by_name(name, places | named, targets, reference, candidate)
         ):
-            if (name, target) in refuted or _is_taken(graph, name, target, matches):
+            is_taken = before is not None and before.name == target != name
+            if (name, target) in refuted or is_taken:
                 continue
             match = MatchedTensor(
                 target, how, scale=scales.get(target), reference_scale=own.get(name)
@@ -121,7 +124,9 @@ def match_tensors(
             is_plain = _are_plain_transposes(graph, name, other_graph, matches)
             if fitted and (is_alone or is_plain):
                 fitted = replace(fitted, perm=())
-            is_shifted = bool(fitted and fitted.perm) and _reads_any(graph, name, shifted)
+            is_kept = name in graph.maker and find_operator(graph, name) not in MIXES_AXES
+            is_turned = bool(fitted and fitted.perm) and is_kept
+            is_shifted = is_turned and not shifted.isdisjoint(graph.reads[graph.maker[name]])
             if (name in misshapen or is_shifted) and value is not None:
                 shifted.add(name)
                 fitted = replace(match.with_type(value.dtype.name), perm=_turn(order))
@@ -263,12 +268,8 @@ def _pair_ends(reference: ModelValues, candidate: ModelValues) -> dict[str, tupl
 
 def _group_outputs(model: ModelValues, other: Graph) -> dict[Axes, list[str]]:
     """Group the outputs that the other model does not compute under this name by their sizes."""
-    groups: dict[Axes, list[str]] = {}
-    for name in model.graph.outputs:
-        value = model.value(name)
-        if name not in other.maker and value is not None:
-            groups.setdefault(tuple(sorted(value.shape)), []).append(name)
-    return groups
+    known = ((name, model.value(name)) for name in model.graph.outputs if name not in other.maker)
+    return group_values((tuple(sorted(v.shape)), name) for name, v in known if v is not None)
 
 
 def _find_by_name(
@@ -286,35 +287,20 @@ def _find_by_name(
     graph = reference.graph
     other = candidate.graph
     before = skip_operators(graph, name, FOLDED_IN_TFLITE)
-    codes = _find_codes(other, name)
     words = [before] if before != name and _has_fused_activation(other, before) else []
-    words += [] if codes in graph.maker else [codes]
+    # A quantizer whose range begins at 0 does the work of a Relu. The name of its output then
+    # belongs to the codes that every reader gets, though a tensor upstream of them has it.
+    readers = list(other.readers.get(name, ()))
+    is_inner = name in other.maker and name not in other.outputs
+    if is_inner and [other.ops[i] for i in readers] == ["QuantizeLinear"]:
+        codes = other.makes[readers[0]][0]
+        words += [] if codes in graph.maker else [codes]
     is_activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
     own = (name, *(name + ending for ending in ENDINGS))
     words += [n for n in own if not (is_activated and _has_fused_activation(other, n))]
     before = skip_operators(graph, name, WORK_OF_QUANTIZERS)
     words += [before + ending for ending in ENDINGS] if before != name else []
     yield from ((target, "name") for target in words if target in targets)
-
-
-def _is_taken(graph: Graph, name: str, target: str, matches: Matches) -> bool:
-    """Return whether the input of a Relu is matched with a tensor that its output can be, too."""
-    before = matches.get(skip_operators(graph, name, WORK_OF_QUANTIZERS))
-    return before is not None and before.name == target != name
-
-
-def _find_codes(graph: Graph, name: str) -> str:
-    """Return the codes that every reader of a computed tensor gets; "" if one reads the tensor
-    itself.
-
-    A quantizer whose range begins at 0 does the work of a Relu. The name of its output then belongs
-    to the codes, though a tensor upstream of the quantizer has it.
-    """
-    readers = graph.readers.get(name, ())
-    if name not in graph.maker or name in graph.outputs or len(readers) != 1:
-        return ""
-    (reader,) = readers
-    return graph.makes[reader][0] if graph.ops[reader] == "QuantizeLinear" else ""
 
 
 def can_hold(
@@ -360,12 +346,6 @@ def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: in
         turned = get_attribute(graph.nodes[maker], "perm", order[::-1])
         order = tuple(turned.index(k) for k in order)
     return order
-
-
-def _reads_any(graph: Graph, name: str, names: Collection[str]) -> bool:
-    """Return whether the node that computes a tensor keeps the order of axes of one of these."""
-    is_kept = name in graph.maker and find_operator(graph, name) not in MIXES_AXES
-    return is_kept and not {*graph.reads[graph.maker[name]]}.isdisjoint(names)
 
 
 def _are_plain_transposes(ours: Graph, name: str, theirs: Graph, matches: Matches) -> bool:
@@ -528,10 +508,9 @@ def _select_mutual(
 ) -> dict[str, MatchedTensor]:
     """Return the matches by value that no rival on either side comes close to, and that keep the
     order of the graphs. A rival can be a tensor that has a match."""
-    back: dict[str, list[tuple[float, str]]] = {}
-    for name, options in near.items():
-        for apart, match in options:
-            back.setdefault(match.name, []).append((apart, name))
+    back = group_values(
+        (match.name, (apart, name)) for name, (apart, match) in ungroup(near.items())
+    )
     chosen: dict[str, MatchedTensor] = {}
     for name, options in near.items():
         if name in matches:
@@ -542,13 +521,15 @@ def _select_mutual(
         original = _find_original(candidate, best[1].name)
         apart, match = next((option for option in options if option[1].name == original), best)
         rivals = [a for a, m in options if _find_original(candidate, m.name) != original]
-        rivals += [
-            a
-            for a, n in back[match.name]
-            if _find_original(reference, n) != _find_original(reference, name)
-        ]
+        own = _find_original(reference, name)
+        originals = {n: _find_original(reference, n) for _, n in back[match.name]}
+        rivals += [a for a, n in back[match.name] if originals[n] != own]
         unique = all(a > max(apart * MIN_RIVAL_RATIO, MAX_ROUNDING_DISTANCE) for a in rivals)
-        unique = unique and _is_first_copy(reference, name, [n for _, n in back[match.name]])
+        copies = [n for n in originals if originals[n] == own]
+        unique = unique and name == min(
+            copies,
+            key=lambda n: reference.rank[reference.maker[n]] if n in reference.maker else -1,
+        )
         if unique and _keeps_order(reference, candidate, name, match, {**matches, **chosen}):
             chosen[name] = match
     return chosen
@@ -557,12 +538,6 @@ def _select_mutual(
 def _find_original(graph: Graph, name: str) -> str:
     """Return the tensor that this one is a copy of; the tensor itself if it is not a copy."""
     return skip_operators(graph, name, COPIES)
-
-
-def _is_first_copy(graph: Graph, name: str, rivals: Iterable[str]) -> bool:
-    """Return whether the tensor is the first among the rivals that are copies of one tensor."""
-    copies = [n for n in rivals if _find_original(graph, n) == _find_original(graph, name)]
-    return min(copies, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1) == name
 
 
 def _keeps_order(

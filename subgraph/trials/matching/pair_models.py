@@ -3,12 +3,11 @@ the other."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -36,6 +35,7 @@ from subgraph.reach import reach
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage.folders import make_numbered_folder
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.tensors import Record, Records, write_value
 from subgraph.trials.candidate_model import CandidateModel
@@ -98,7 +98,13 @@ def pair_models(
         tests = MeaningTests(pair, values, scratch / f"other-again{attempt}")
         if tests.agree_in_place(tests.limit):
             break
-        theirs = _read_first_sample(other, _compute_from_matched(tests))
+        # each value is computed from the reference's values of the tensors before it
+        assert pair.values
+        again = ReferenceValues(other, reference, pair.values.samples[:1], tests.folder / "again")
+        again.captured = pair.values.captured[:1]
+        again.records = [{n: tests.records[n] for n in other.inputs} | tests.fed]
+        _need_computable(again, list_value_tensors(other))
+        theirs = _read_first_sample(other, again)
         more = match_tensors(ours, theirs, tensor_map, pair.matches, pair.refuted)
         if len(more) == len(pair.matches):
             more |= tests.find_by_use()
@@ -234,19 +240,6 @@ def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
     return next(iter(reasons), "")
 
 
-def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
-    """Return the candidate's values on the first sample, each computed from the reference's values
-    of the tensors before it, as far as it takes these."""
-    pair = tests.pair
-    own = pair.values
-    assert own
-    again = ReferenceValues(pair.graph, own.reference, own.samples[:1], tests.folder / "again")
-    again.captured = own.captured[:1]
-    again.records = [{n: tests.records[n] for n in pair.graph.inputs} | tests.fed]
-    _need_computable(again, list_value_tensors(pair.graph))
-    return again
-
-
 def _make_input_words(graph: Graph, other: Graph, records: Records, folder: Path) -> list[str]:
     """Make words NAME=FILE for the inputs of `other` from those of `graph`.
 
@@ -318,7 +311,6 @@ class MeaningTests:
     pair: CandidateModel
     values: ReferenceValues
     folder: Path
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     @property
     def limit(self) -> float:
@@ -340,7 +332,7 @@ class MeaningTests:
     @cached_property
     def fed(self) -> dict[str, Record]:
         """The reference's values of the matches in the candidate's form, by its name of them."""
-        folder = self._make_folder()
+        folder = make_numbered_folder(self.folder, "run")
         records = self.values.records[0]
         return {
             match.name: match.convert(records[name], folder, f"f{k}")
@@ -389,7 +381,7 @@ class MeaningTests:
         """
         pair = self.pair
         reshaped = {}
-        folder = self._make_folder()
+        folder = make_numbered_folder(self.folder, "run")
         for k, name in enumerate(names):
             target = pair.matches[name].name
             shape = self.records[target].shapes[0]
@@ -494,7 +486,7 @@ class MeaningTests:
         assert self.pair.values
         reference = self.pair.values.reference
         merged = merge_cuts(cuts)
-        folder = self._make_folder()
+        folder = make_numbered_folder(self.folder, "run")
         try:
             with reference.exclusive():
                 reference.load_model(str(folder), merged.model, self.pair.graph.path, folder)
@@ -506,11 +498,6 @@ class MeaningTests:
             return self._run(cuts[:half], fed) | self._run(cuts[half:], fed) if half else {}
         outputs = (of_cut.values() for of_cut in merged.split(made))
         return {id(cut): record for cut, record in ungroup(zip(cuts, outputs, strict=True))}
-
-    def _make_folder(self) -> Path:
-        folder = self.folder / str(next(self._numbers))
-        folder.mkdir(parents=True)
-        return folder
 
     def agree_in_place(self, limit: float) -> bool:
         """Return whether all matches agree in a run of the candidate's full model; an unknown
@@ -586,7 +573,7 @@ def _iter_uses(tests: MeaningTests, name: str) -> Iterator[dict[str, MatchedTens
 def _is_use(tests: MeaningTests, name: str, some: Matches) -> bool:
     """Return whether the candidate's nodes compute a tensor of the reference's values of some
     tensors upstream of it."""
-    folder = tests._make_folder()
+    folder = make_numbered_folder(tests.folder, "run")
     records = tests.values.records[0]
     fed = {
         match.name: match.convert(records[n], folder, f"u{k}")
