@@ -42,7 +42,7 @@ from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.text import clean, count, find_nearest
-from subgraph.types import Fields, JsonObject, frozen
+from subgraph.types import Fields, frozen
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
@@ -197,7 +197,12 @@ def pack(request: BundleRequest) -> Packed:
         metadata=request.metadata,
     )
     scripts = collect(request.candidate_files, request.bases, redactor)
-    found_with = _redact_manifest(case_files.evidence_folder, redactor) if evidence else None
+    found_with = None
+    if evidence:  # the candidate's commands run in the folder of its files
+        named = case.read_plain_manifest(case_files.evidence_folder)
+        assert named
+        named["request"]["identity"]["options"].pop("folder", None)
+        found_with = redactor.document(named)
     files = contents.redact_files(case_files, redactor, found_with)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.make_scratch(request.target.parent) as work:
@@ -259,15 +264,6 @@ def _write_zip(
     return Packed(
         request.target, checksums, warnings, unchanged, case_files.left, sorted(redactor.left)
     )
-
-
-def _redact_manifest(folder: Path, redactor: Redactor) -> JsonObject:
-    """Return the manifest that names the candidate, redacted; its commands run in the folder of its
-    files."""
-    manifest = case.read_plain_manifest(folder)
-    assert manifest
-    manifest["request"]["identity"]["options"].pop("folder", None)
-    return dict(redactor.document(manifest))
 
 
 def _iter_unchanged(
@@ -377,7 +373,17 @@ def unpack(path: Path, place: Path) -> bool:
                 f"-o DIR unpacks elsewhere; subcut replay {place} runs its present contents",
                 code="output.exists",
             )
-        _require_disk_space(place, archive.total)
+        above = next((p for p in place.absolute().parents if p.exists()), None)
+        free = archive.total
+        if above:
+            with contextlib.suppress(OSError):
+                free = shutil.disk_usage(above).free
+        if archive.total > free:
+            raise OutputError(
+                f"unpacked it has {archive.total:,} bytes, and {above} has {free:,} left",
+                "free some space, or choose another -o DIR",
+                code="output.disk-full",
+            )
         with folders.write_aside(place) as work:
             archive.unpack(work, checksums, {BUNDLE_LIST: data})
     return True
@@ -426,17 +432,3 @@ def _is_same(place: Path, data: bytes, checksums: Mapping[str, Checksum]) -> boo
         )
     except (OSError, SubcutError):
         return False
-
-
-def _require_disk_space(place: Path, size: int) -> None:
-    above = next((p for p in place.absolute().parents if p.exists()), None)
-    try:
-        free = shutil.disk_usage(above).free if above else size
-    except OSError:
-        return
-    if size > free:
-        raise OutputError(
-            f"unpacked it has {size:,} bytes, and {above} has {free:,} left",
-            "free some space, or choose another -o DIR",
-            code="output.disk-full",
-        )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from subgraph.cases.case import CheckResult, NewerNode, OutputDifference, TargetOpset
 from subgraph.cases.layout import MODEL
-from subgraph.errors import ModelError, SubcutError, UsageError
+from subgraph.errors import SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, types_contradict
 from subgraph.graph.nested import get_attribute
@@ -79,11 +79,11 @@ def check(
     how = f"'{worst.name}' differs by {error:.1e} of {_restore_infinity(worst.scale):.3g}"
     if not worst.comparable:
         how = f"'{worst.name}' has {worst.why}"
-    if (
-        worst.comparable
-        and _restore_infinity(worst.relative) <= HALF_ROUNDINGS
-        and _has_half(cut, samples)
-    ):
+    boundary = product(samples, (*cut.inputs, *cut.outputs))
+    has_half = any(t.data_type == FLOAT16 for t in cut.model.graph.initializer) or any(
+        sample.tensors[name].dtype == "float16" for sample, name in boundary
+    )
+    if worst.comparable and has_half and _restore_infinity(worst.relative) <= HALF_ROUNDINGS:
         why = "onnxruntime keeps float32 between float16 nodes"
         return CheckResult(
             "rounding", f"{how}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences
@@ -140,13 +140,6 @@ def _compare(expected: Record, actual: Record, folder: Path) -> OutputDifference
         _to_json_number(scale),
         _to_json_number(relative),
     )
-
-
-def _has_half(cut: Cut, samples: Sequence[Captured]) -> bool:
-    if any(t.data_type == FLOAT16 for t in cut.model.graph.initializer):
-        return True
-    boundary = product(samples, (*cut.inputs, *cut.outputs))
-    return any(sample.tensors[name].dtype == "float16" for sample, name in boundary)
 
 
 def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun) -> bool:
@@ -221,18 +214,3 @@ def find_type_problem(cut: Cut) -> str:
         lines = filter(TYPES_DIFFER.search, str(e).splitlines())
         return next(lines, "").strip()[:300]
     return ""
-
-
-def run_checker(path: Path) -> None:
-    """Run onnx.checker on a model.
-
-    Raises:
-        ModelError: onnx.checker refuses the model.
-    """
-    try:
-        with OnnxProcess(path) as onnx:
-            onnx.check(path)
-    except OnnxError as e:
-        raise ModelError(
-            f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}", code="cut.invalid"
-        ) from e

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from subgraph import results
 from subgraph.cases import case
-from subgraph.cases.case import Manifest
+from subgraph.cases.case import MANIFEST, Manifest
 from subgraph.cases.evidence import render_reports
 from subgraph.cases.find_case import find_bundle_root, find_result
 from subgraph.cases.layout import (
@@ -131,9 +131,9 @@ def find_files(folder: Path) -> CaseFiles:
 
 
 def _make_hint(folder: Path) -> str:
-    inside = sorted(p.parent.name for p in folder.glob(f"*/{case.MANIFEST}"))[:8]
+    inside = sorted(p.parent.name for p in folder.glob(f"*/{MANIFEST}"))[:8]
     inside = inside or [
-        f"todo/{p.parent.name}" for p in sorted(folder.glob(f"todo/*/{case.MANIFEST}"))[:8]
+        f"todo/{p.parent.name}" for p in sorted(folder.glob(f"todo/*/{MANIFEST}"))[:8]
     ]
     if inside:
         return f"name one of the folders in it: {', '.join(map(clean, inside))}"
@@ -184,7 +184,7 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> 
     Raises:
         UsageError: There is no case, or one has no tensors.
     """
-    inner = sorted(name.rpartition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}"))
+    inner = sorted(name.rpartition("/")[0] for name in files if name.endswith(f"/{MANIFEST}"))
     first = [name for name in FINDING_FOLDERS if name in inner]
     own = [] if is_evidence(manifest.schema) else [""]
     cases = drop_repeats((*own, *first, *inner))
@@ -245,7 +245,7 @@ def redact_files(
     document_name = next((name for name in (RUN_JSON, SWEEP_JSON) if name in case_files.files), "")
     for name, path in case_files.files.items():
         last = PurePosixPath(name).name
-        if last == case.MANIFEST or (document_name and name in REPORT_FILES.values()):
+        if last == MANIFEST or (document_name and name in REPORT_FILES.values()):
             continue
         if path.suffix in UNCHANGED:
             files[name] = path
@@ -274,7 +274,7 @@ def redact_files(
             evidence or redactor.document(case.read_plain_manifest(case_files.folder / folder))
         )
         own = sorted(name[len(head) :] for name in files if name.startswith(head))
-        files[head + case.MANIFEST] = case.as_json(manifest | {"files": [*own, case.MANIFEST]})
+        files[head + MANIFEST] = case.as_json(manifest | {"files": [*own, MANIFEST]})
     return files
 
 

@@ -110,7 +110,15 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
     if bundle is not None and around is None:
         listed = _read_bundle_list(bundle).found_with
         around = None if listed is None else listed.get("request", {})
-    place = _enter_small(place) if small else place
+    if small:
+        place = place / SMALL
+        if not (place / case.MANIFEST).is_file():
+            raise UsageError(
+                f"--small: {place.parent} has no small input",
+                "omit --small: bisect found no smaller input that fails in the same way, or had"
+                " --keep-input",
+                code="case.no-small-input",
+            )
     manifest = case.read_manifest(place)
     if manifest is None or manifest.inputs is None:
         raise UsageError(
@@ -143,22 +151,6 @@ def find_result(folder: Path) -> Path:
         return folder
     inner = [found.parent for found in folder.glob(f"*/{case.MANIFEST}")]
     return inner[0] if len(inner) == 1 else folder
-
-
-def _enter_small(place: Path) -> Path:
-    """Return the case with the small input inside a case.
-
-    Raises:
-        UsageError: The case has no small input.
-    """
-    if not (place / SMALL / case.MANIFEST).is_file():
-        raise UsageError(
-            f"--small: {place} has no small input",
-            "omit --small: bisect found no smaller input that fails in the same way, or had"
-            " --keep-input",
-            code="case.no-small-input",
-        )
-    return place / SMALL
 
 
 def find_bundle_root(folder: Path) -> Path | None:

@@ -112,7 +112,11 @@ def _iter_problem(data: ReadmeData, *, lacks_words: bool) -> Iterator[str]:
     )
     model = clean(manifest.source.file or "a model")
     yield f"{shorten(some)}: {count(nodes, 'node')} of {model}"
-    verdict = _describe_verdict(data.outcome or manifest.found)
+    verdict = ""
+    if outcome := data.outcome or manifest.found:
+        why = outcome.signature or "" if outcome.why == LEFT_OUT else outcome.why
+        status = "FAIL" if outcome.status == "fail" else outcome.status
+        verdict = shorten(clean(f"{status}   {why}")).rstrip()
     fault = manifest.found.place if manifest.found else ""
     yield from filter(None, (verdict, clean(fault or "")))
     if data.evidence and data.evidence.candidate:
@@ -123,15 +127,6 @@ def _iter_problem(data: ReadmeData, *, lacks_words: bool) -> Iterator[str]:
         yield (
             f"{REMOVED} replaces words of the command that may be private: give your own with -c"
         )
-
-
-def _describe_verdict(outcome: CaseOutcome | None) -> str:
-    """Return the verdict, in a line; "" without one."""
-    if outcome is None:
-        return ""
-    why = outcome.signature or "" if outcome.why == LEFT_OUT else outcome.why
-    status = "FAIL" if outcome.status == "fail" else outcome.status
-    return shorten(clean(f"{status}   {why}")).rstrip()
 
 
 def _iter_files(data: ReadmeData, place: str) -> Iterator[str]:

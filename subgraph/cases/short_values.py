@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from subgraph.lazy import np
 from subgraph.storage.tensors import Record, Records, format_shape
 from subgraph.text import clean
 from subgraph.types import Array
@@ -37,8 +38,6 @@ def list_case(values: Records, inputs: Iterable[str], outputs: Iterable[str]) ->
 
 def show_array(array: Array) -> str:
     """Return `[1, 2, 3]`; with the shape if it has several axes with more than one element."""
-    import numpy as np  # slow to import
-
     flat = np.reshape(array, -1)
     if array.dtype.kind not in "iu":
         flat = flat.astype(np.float64) + 0

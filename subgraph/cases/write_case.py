@@ -20,12 +20,13 @@ from subgraph.cases.case import (
     Case,
     CaseManifest,
     CheckResult,
-    ModelSource,
+    NodeEntry,
     RecordingEntry,
+    RegionEntry,
     ResultPlace,
     TensorEntry,
 )
-from subgraph.cases.check import REFUSED, check, find_type_problem, run_checker, write_at_opset
+from subgraph.cases.check import REFUSED, check, find_type_problem, write_at_opset
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, list_sample_names, place_name
 from subgraph.cases.short_values import list_case
 from subgraph.documents import json_key, part, to_json
@@ -33,6 +34,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import Cut, cut_region, find_structure_problem, list_freezable
 from subgraph.graph.graph import Graph
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.graph.walks import find_producer_label
 from subgraph.iterables import flatten
@@ -110,7 +112,8 @@ class CaseRequest:
             ("--no-freeze", not self.freeze and not self.dynamic),
             ("--stamp", self.stamp),
         ):
-            words += [flag] if on else []
+            if on:
+                words.append(flag)
         return system.join(words)
 
     def _list_settings(self) -> dict[str, object]:
@@ -253,17 +256,15 @@ def write_region(
             builder.build(place, number, group)
             for number, group in enumerate(_find_groups(region, captured, request))
         ]
-    _drop_stale(place, len(cases), to_json(request), case.describe_source(graph))
-    return cases
-
-
-def _drop_stale(place: ResultPlace, number: int, request: object, source: ModelSource) -> None:
-    """Remove an earlier run's folders of groups of samples that are no more."""
+    # an earlier run's folders of groups of samples that are no more
+    plain_request = to_json(request)
+    number = len(cases)
     while (old := _number_place(place, number)).path.is_dir() and case.is_earlier(
-        old, request, source
+        old, plain_request, case.describe_source(graph)
     ):
         shutil.rmtree(old.path)
         number += 1
+    return cases
 
 
 def _number_place(place: ResultPlace, number: int) -> ResultPlace:
@@ -274,23 +275,18 @@ def _number_place(place: ResultPlace, number: int) -> ResultPlace:
 
 def _find_groups(
     region: Region, captured: Sequence[Captured], request: CaseRequest
-) -> list[tuple[int, ...]]:
+) -> list[list[int]]:
     """Return samples that one cut can serve: equal shapes at its inputs and equal values of the
     frozen tensors."""
+    is_frozen = request.freeze and not request.dynamic
     groups: dict[object, list[int]] = {}
     for k, sample in enumerate(captured):
-        shapes = (
-            tuple(sample.tensors[n].shapes for n in region.inputs) if not request.dynamic else ()
-        )
-        frozen = (
-            list_freezable(region, [sample.tensors])
-            if request.freeze and not request.dynamic
-            else ()
-        )
+        shapes = [] if request.dynamic else [sample.tensors[n].shapes for n in region.inputs]
+        frozen = list_freezable(region, [sample.tensors]) if is_frozen else ()
         files = flatten(sample.tensors[n].files for n in frozen)
         values = tuple(Path(file).read_bytes() for file in files)
-        groups.setdefault((shapes, values), []).append(k)
-    return [tuple(group) for group in groups.values()]
+        groups.setdefault((tuple(shapes), values), []).append(k)
+    return list(groups.values())
 
 
 @frozen
@@ -442,14 +438,19 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
         from subgraph.origins.caffe import conversion as caffe
-        from subgraph.origins.caffe.conversion import find_model
 
         nodes = {cut.graph.node_names[i] for i in (*cut.region.nodes, *cut.region.pulled)}
-        caffe.write_region(
-            find_model(Path(request.as_caffe[0]), *request.as_caffe[1:]), nodes, work
-        )
+        caffe_model = caffe.find_model(Path(request.as_caffe[0]), *request.as_caffe[1:])
+        caffe.write_region(caffe_model, nodes, work)
     if request.checker:
-        run_checker(work / MODEL)
+        try:
+            with OnnxProcess(work / MODEL) as onnx:
+                onnx.check(work / MODEL)
+        except OnnxError as e:
+            raise ModelError(
+                f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}",
+                code="cut.invalid",
+            ) from e
 
 
 def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
@@ -457,8 +458,8 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
     graph = cut.graph
     region = cut.region
 
-    def nodes(indices: Sequence[int]) -> list[case.NodeEntry]:
-        return [case.NodeEntry(graph.label(i), graph.ops[i], i) for i in indices]
+    def nodes(indices: Sequence[int]) -> list[NodeEntry]:
+        return [NodeEntry(graph.label(i), graph.ops[i], i) for i in indices]
 
     def tensors(names: Sequence[str]) -> list[TensorEntry]:
         declared = ((name, cut.get_declaration(name)) for name in names)
@@ -472,7 +473,7 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
         source=replace(source, weights_sha256=protobuf.digest_weights(cut.weights, graph.path)),
         command=request.format_command(source.file),
         request=to_json(request),
-        region=case.RegionEntry(
+        region=RegionEntry(
             region.start,
             region.end,
             nodes(region.nodes),
@@ -508,7 +509,8 @@ def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
             for f in files:
                 line = f"{head} {f.dtype} {format_shape(f.shape)} {f.file}"
                 lines.append(((work / f.file).stat().st_mtime, line))
-            lines += [] if files else [(model, head)]
+            if not files:
+                lines.append((model, head))
     recorded = manifest.recording.files if manifest.recording else {}
     lines += [(now, f"Recorded: {clean(name)} {clean(file)}") for name, file in recorded.items()]
     lines += [(model, f"Export Layer: {clean(node.name)}") for node in manifest.region.nodes]

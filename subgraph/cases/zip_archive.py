@@ -16,7 +16,7 @@ import struct
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -152,21 +152,15 @@ def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
     with _open(source) as file:
         data = file.read(MIN_STORED_BYTES)
         if len(data) < MIN_STORED_BYTES:
-            out.writestr(
-                info,
-                data,
-                zipfile.ZIP_DEFLATED if _shrinks(data) else zipfile.ZIP_STORED,
-                COMPRESSION_LEVEL,
-            )
+            # if it shrinks so much that `Archive` would take it for a bomb, it is not compressed
+            shrunk = len(zlib.compress(data, COMPRESSION_LEVEL))
+            is_safe = len(data) < MAX_RATIO * shrunk
+            kind = zipfile.ZIP_DEFLATED if is_safe else zipfile.ZIP_STORED
+            out.writestr(info, data, kind, COMPRESSION_LEVEL)
             return
         with out.open(info, "w", force_zip64=True) as into:
             into.write(data)
             shutil.copyfileobj(file, into, CHUNK_BYTES)
-
-
-def _shrinks(data: bytes) -> bool:
-    """Compress it? Not if it shrinks so much that `_require_size` would take it for a bomb."""
-    return len(data) < MAX_RATIO * len(zlib.compress(data, COMPRESSION_LEVEL))
 
 
 def _open(source: Path | bytes) -> IO[bytes]:
@@ -204,14 +198,24 @@ class Archive:
         entries = file.infolist()
         if len(entries) > MAX_ENTRIES:
             raise make_refusal(path, f"it has {len(entries):,} entries")
-        files = [(name, info) for info in entries if (name := _check_entry(path, info)) is not None]
+        files = []
+        for info in entries:
+            name = info.orig_filename  # unlike `filename` not cut at a NUL
+            if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise make_refusal(path, f"'{name[:200]}' is a link or a special file")
+            if why := name_problem(name.removesuffix("/")):
+                raise make_refusal(path, f"the name '{name[:200]}': {why}")
+            if not name.endswith("/"):
+                files.append((name, info))
         require_names([name for name, _ in files], str(path))
         if len({name.partition("/")[0] for name, _ in files}) != 1 or any(
             "/" not in name for name, _ in files
         ):
             raise make_kind_error(path, "its files are not in one folder")
         self._infos = {name.partition("/")[2]: info for name, info in files}
-        _require_size(path, [info.file_size for info in self._infos.values()])
+        own = path.stat().st_size
+        if self.total > min(MAX_TOTAL, max(MAX_UNCHECKED_BYTES, MAX_RATIO * own)):
+            raise make_refusal(path, f"its {own:,} bytes would become {self.total:,}")
 
     @property
     def total(self) -> int:
@@ -328,23 +332,3 @@ def make_refusal(path: Path, why: str) -> InputError:
         "no bundle of subcut is so; nothing was unpacked",
         code="bundle.unsafe",
     )
-
-
-def _check_entry(path: Path, info: zipfile.ZipInfo) -> str | None:
-    """Return the name of a file; None for a folder.
-
-    Raises:
-        InputError: it is a link or a special file, or its name cannot be used.
-    """
-    name = info.orig_filename  # unlike `filename` not cut at a NUL
-    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise make_refusal(path, f"'{name[:200]}' is a link or a special file")
-    if why := name_problem(name.removesuffix("/")):
-        raise make_refusal(path, f"the name '{name[:200]}': {why}")
-    return None if name.endswith("/") else name
-
-
-def _require_size(path: Path, sizes: Sequence[int]) -> None:
-    own = path.stat().st_size
-    if sum(sizes) > min(MAX_TOTAL, max(MAX_UNCHECKED_BYTES, MAX_RATIO * own)):
-        raise make_refusal(path, f"its {own:,} bytes would become {sum(sizes):,}")

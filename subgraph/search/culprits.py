@@ -26,6 +26,7 @@ from subgraph.search.oracle import (
     Query,
     QueryKind,
     RegionOutcome,
+    exclude,
 )
 from subgraph.search.passes import accumulated, alike, halve, profile
 from subgraph.search.passes.alike import find_everywhere
@@ -34,7 +35,6 @@ from subgraph.search.passes.halve import gallop_back
 from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import (
     ALIKE_INSIDE,
-    find_smallest_failing,
     is_alike_inside,
     is_culprit,
     shrink,
@@ -103,8 +103,7 @@ class Progress:
 
     def leave_out(self, items: Iterable[int]) -> None:
         """Remove these items from the scope."""
-        removed = set(items)
-        self.scope = tuple(k for k in self.scope if k not in removed)
+        self.scope = exclude(self.scope, set(items))
 
     def take_profile(self) -> Search[None]:
         """Profile the scope, unless the full model returns no output."""
@@ -136,7 +135,7 @@ def find_culprits(progress: Progress) -> Search[None]:
         region = yield from _find_failing_region(progress)
         if isinstance(region, Finding):
             progress.findings.append(region)
-            if region.kind is FindingKind.CULPRIT:
+            if region.is_culprit:
                 progress.rest = Rest.AGREES
             return
         if not region:
@@ -184,17 +183,13 @@ def _deviates_everywhere(progress: Progress) -> Search[bool]:
     one is searched."""
     state = progress.state
     last = progress.findings[-1]
-    wrong = [
-        f for f in progress.findings if f.kind is FindingKind.CULPRIT and f.signature in NUMBERS
-    ]
+    wrong = [f for f in progress.findings if f.is_culprit and f.signature in NUMBERS]
     if last not in wrong:
         return False
     culprits = list(flatten(reversed(f.regions) for f in wrong))
     off = yield from find_everywhere(state, progress.scope, culprits)
     if off:
-        progress.findings = [
-            replace(last, share_of_model=None, alike=tuple(k for k in off if k not in last.items))
-        ]
+        progress.findings = [replace(last, share_of_model=None, alike=exclude(off, last.items))]
         progress.rest = Rest.FAILS
     return bool(off)
 
@@ -220,7 +215,8 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
         if smallest.even:
             return smallest.items, accumulated.make_partial_finding(state, smallest.items, share)
     for rest in smallest.list_neighbors(RegionOutcome.MINOR)[:MAX_MINOR_PIECES]:
-        piece = yield from find_smallest_failing(state, rest)
+        with state.counting_any_failure():
+            piece = yield from shrink(state, rest, gradual=False)
         if (yield from is_culprit(state, progress.base, piece.items)):
             smallest = piece
             break
@@ -351,7 +347,12 @@ def _remainder_fails(progress: Progress) -> Search[bool]:
     scope = progress.scope
     progress.unconfirmed = ()
     progress.rest = Rest.UNKNOWN
-    for rest in _list_remainders(state, scope, region):
+    # Forms of the remaining items, of which the candidate may run one: without the culprit; without
+    # all of it but its first or last item; without its consumers, which then are not examined.
+    readers = {k for k, row in enumerate(state.parents) if not set(region).isdisjoint(row)}
+    added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]
+    rests = [tuple(sorted({*scope, *some})) for some in added]
+    for rest in drop_repeats([*rests, exclude(scope, readers)]):
         answer = yield from state.tail(Purpose.TAIL, rest)
         rounds = answer.signature is Signature.PRECISION
         if rounds and state.aim.signature is Signature.MISMATCH:
@@ -366,7 +367,11 @@ def _remainder_fails(progress: Progress) -> Search[bool]:
         # the remaining items are refused because of the items that were removed
         cut_off = answer.signature in NO_OUTPUT and not state.aim.no_output
         if not cut_off and answer.signature is not None:
-            if _is_scattered(progress):
+            findings = progress.findings
+            shares = [f.share_of_model for f in findings if f.share_of_model is not None]
+            is_small = all(abs(share) < accumulated.MIN_CULPRIT_SHARE for share in shares)
+            # many culprits were found, none of which accounts for much
+            if is_small and len(shares) == len(findings) >= MAX_SMALL_CULPRITS:
                 progress.rest = Rest.FAILS
                 return False
             yield from _go_on_with(progress, rest, answer.signature)
@@ -378,14 +383,6 @@ def _remainder_fails(progress: Progress) -> Search[bool]:
         )
     state.expect(0)
     return False
-
-
-def _is_scattered(progress: Progress) -> bool:
-    """Return whether many culprits were found, none of which accounts for much, and the remaining
-    items still fail."""
-    shares = [f.share_of_model for f in progress.findings if f.share_of_model is not None]
-    small = all(abs(share) < accumulated.MIN_CULPRIT_SHARE for share in shares)
-    return small and len(shares) == len(progress.findings) >= MAX_SMALL_CULPRITS
 
 
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
@@ -416,16 +413,3 @@ def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search
     state.expect(len(rest).bit_length() + 2)
     if progress.profile_led or progress.profile is NO_PROFILE:
         yield from progress.take_profile()
-
-
-def _list_remainders(state: SearchState, scope: Items, region: Items) -> list[Items]:
-    """Return forms of the remaining items without a culprit, of which the candidate may run one.
-
-    They lack all of the culprit; all but its first or last item; or its consumers, too, which then
-    are not examined.
-    """
-    inside = set(region)
-    readers = {k for k, row in enumerate(state.parents) if not inside.isdisjoint(row)}
-    added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]
-    rests = [tuple(sorted({*scope, *some})) for some in added]
-    return drop_repeats([*rests, tuple(k for k in scope if k not in readers)])

@@ -13,7 +13,7 @@ search past it, but never counts as agreeing. Anything else is unresolved, and n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -24,6 +24,11 @@ from subgraph.verdict import NO_OUTPUT, Graded, Signature, Status, Verdict
 Items: TypeAlias = tuple[int, ...]
 # The outputs have no difference to the outputs of the reference: there is no error to explain.
 NO_ERROR = frozenset({Signature.SHAPE, Signature.MISSING})
+
+
+def exclude(items: Items, removed: Collection[int]) -> Items:
+    """Return the items without some of them."""
+    return tuple(k for k in items if k not in removed)
 
 
 class QueryKind(StrEnum):
@@ -72,6 +77,11 @@ class Query:
         kind = QueryKind.ISOLATED if self.kind is QueryKind.REST else self.kind
         items = () if self.pool else self.items
         return replace(self, kind=kind, items=items, explain=False, target=())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about the full model, and not about items of it."""
+        return self.kind in (QueryKind.WHOLE, QueryKind.CLAIMED)
 
     @property
     def runs_alone(self) -> bool:
@@ -389,6 +399,16 @@ class Finding:
     accumulation: Accumulation = Accumulation()
 
     @property
+    def is_culprit(self) -> bool:
+        """Whether the region is a culprit."""
+        return self.kind is FindingKind.CULPRIT
+
+    @property
+    def is_unresolved(self) -> bool:
+        """Whether it is not known what is wrong in the region."""
+        return self.kind is FindingKind.UNRESOLVED
+
+    @property
     def everywhere(self) -> bool:
         """Whether it represents nearly all items, whatever they compute."""
         return bool(self.alike)
@@ -496,3 +516,8 @@ class Findings:
     budget_spent: bool = False
     notes: tuple[tuple[str, Items], ...] = ()
     names: Sequence[Strings] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the candidate agrees, perhaps only within the precision that it claims."""
+        return self.outcome in (Outcome.AGREE, Outcome.CLAIMED)

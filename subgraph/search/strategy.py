@@ -46,7 +46,7 @@ from subgraph.search.passes.alike import find_cause, find_off_alone, merge_alike
 from subgraph.search.passes.confirm import MIN_RATE, confirm_region, measure_rate, run_baseline
 from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
-from subgraph.search.state import Baseline, SearchState
+from subgraph.search.state import SearchState
 
 MAX_STARTS = 6  # a search that starts over more often ends unresolved
 _KINDS = list(FindingKind)
@@ -119,7 +119,12 @@ def _narrow(state: SearchState) -> Search[Findings]:
         if 0 < whole.failed < whole.runs or whole.is_contradicted:
             yield from measure_rate(state)
         for _ in range(MAX_STARTS):
-            _require_failures(state.whole, state.aim.flaky)
+            whole = state.whole
+            if state.aim.flaky and whole.rate < MIN_RATE:
+                raise SearchStopped(
+                    f"the full model failed in {whole.failed} of {whole.runs} runs: too rarely to"
+                    " narrow it down, or the candidate changed"
+                )
             state.look_for((), whole.signature)
             state.weights = list(state.prior())
             progress = Progress(state, scope, scope)
@@ -132,19 +137,6 @@ def _narrow(state: SearchState) -> Search[Findings]:
     except SearchStopped as e:
         stopped = e
     return _make_findings(progress, stopped)
-
-
-def _require_failures(whole: Baseline, flaky: bool) -> None:
-    """Check that the full model fails often enough.
-
-    Raises:
-        SearchStopped: The full model fails too rarely to narrow it down.
-    """
-    if flaky and whole.rate < MIN_RATE:
-        raise SearchStopped(
-            f"the full model failed in {whole.failed} of {whole.runs} runs: too rarely to narrow it"
-            " down, or the candidate changed"
-        )
 
 
 def _search_scope(progress: Progress) -> Search[None]:
@@ -218,7 +210,7 @@ def _make_findings(progress: Progress, ended: SearchStopped | None) -> Findings:
         signature = state.aim.signature
         findings.append(Finding(FindingKind.UNRESOLVED, suspects, signature, why=why))
     findings = merge_alike(state, sorted(findings, key=_rank))
-    blamed = [f.regions for f in findings if f.kind is not FindingKind.UNRESOLVED]
+    blamed = [f.regions for f in findings if not f.is_unresolved]
     named = set(flatten(flatten(blamed)))
     return ends(
         Outcome.DISAGREE,
@@ -307,7 +299,8 @@ def look_inside(progress: Progress) -> Search[None]:
     if wrong and not failing:  # several items may be wrong together only
         for last in seen.hints[:MAX_HINTS]:
             above = yield from follow(state, scope, last)
-            failing += [above] if above else []
+            if above:
+                failing.append(above)
     for region in failing:
         signature = state.answer_to(region).signature
         finding = Finding(FindingKind.CULPRIT, region, signature, certified=True)

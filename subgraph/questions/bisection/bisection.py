@@ -171,7 +171,7 @@ class Bisection:
             interim,
             power,
             [*prepared.notes, describe_age(interim.trials)],
-            _list_stale_notes(self.options, interim, place),
+            place,
         )
         progress.result = _save(self, interim, document, place)
 
@@ -301,7 +301,8 @@ def _save(
     bodies = InnerSearch(
         interim.oracle, options, runs, lambda: bisection._progress.seconds, Bisection
     )
-    document = bodies.extend(document) if interim.oracle.cuts else document
+    if interim.oracle.cuts:
+        document = bodies.extend(document)
     small_runs = 0 if options.keep_input else MAX_RUNS
     if limit is not None:
         small_runs = min(small_runs, limit - document.cost.trials)
@@ -318,15 +319,22 @@ def _describe(
     interim: Interim,
     power: PowerDocument | None,
     session_notes: Sequence[str],
-    last_notes: Sequence[str],
+    place: ResultPlace,
 ) -> BisectDocument:
     """Return the document, without what is found in bodies. Notes that are "" are left out."""
     settlement = interim.settlement
     options = bisection.options
+    graph = interim.trials.graph
     said = power.says if power else ""
-    notes = [said, *session_notes, settlement.note(interim.trials.graph)]
+    notes = [said, *session_notes, settlement.note(graph)]
     if interim.is_explained:
         notes.append("no node was searched: --inside searches them")
+    if interim.findings.outcome is not Outcome.DISAGREE and case.is_earlier(
+        place, options.request, case.describe_source(graph)
+    ):
+        notes.append(
+            f"{place.path} holds an earlier run's finding, which this run does not confirm"
+        )
     document = describe(
         interim.oracle,
         interim.findings,
@@ -334,7 +342,7 @@ def _describe(
         command=options.command,
         criterion=interim.trials.judge.criterion,
         seconds=bisection._progress.seconds,
-        notes=[*options.notes, *filter(None, notes), *last_notes],
+        notes=[*options.notes, *filter(None, notes)],
         within=options.within,
     )
     other_model = _measure_own_model(interim)
@@ -360,16 +368,6 @@ def _measure_power(bisection: Bisection, interim: Interim) -> PowerDocument | No
         log.debug("no faults were planted: %s", e)
         return None
     return power if power and power.planted else None
-
-
-def _list_stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace) -> list[str]:
-    """Return a note if an earlier result of the same request contradicts this one."""
-    source = case.describe_source(interim.trials.graph)
-    if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
-        place, options.request, source
-    ):
-        return []
-    return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
 
 
 def _describe_distance_of_whole(trials: Trials) -> str:

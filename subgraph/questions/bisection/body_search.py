@@ -8,7 +8,6 @@ Loop may run too often or too rarely.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Protocol
@@ -201,26 +200,6 @@ def count_most_halvings(total: int) -> int:
     return (total > 1) + max(total - 2, 0).bit_length()
 
 
-@contextmanager
-def open_trials_inside(
-    judge: Judge, setup: Setup, entered: Entered
-) -> Iterator[tuple[Trials, Setup]]:
-    """Open trials on the body with the inputs of the failing iteration, for this block.
-
-    Yields:
-        The trials and their setup.
-
-    Raises:
-        SubcutError: The reference cannot run the body.
-    """
-    scratch = judge.model.new_folder()
-    inside = run_body(entered.body, judge.model.values, scratch, setup.feeding, [entered.sample])
-    assert inside.feeding
-    setup = replace(setup, feeding=inside.feeding, choice=OutputChoice(), needs_evidence=False)
-    with open_trials(inside.graph, setup, judge.model.reference, judge.runtime.workers) as inner:
-        yield inner, setup
-
-
 def _fails_up_to(
     trials: Trials,
     setup: Setup,
@@ -333,7 +312,12 @@ class InnerSearch:
 
     def extend(self, document: BisectDocument) -> BisectDocument:
         """Return the document with the findings in bodies, and with their runs and time."""
-        findings = list(self._with_bodies(document.findings))
+        findings = []
+        for k, finding in enumerate(document.findings):
+            is_candidate = finding.kind == FindingKind.CULPRIT and k < MAX_ENTERED
+            if is_candidate and can_enter(self.oracle.trials.judge, finding.indices):
+                finding = replace(finding, inside=self._search_node(finding))
+            findings.append(finding)
         cost = document.cost
         made = self.runs.made
         runs = {**cost.runs, "inside": made} if made else cost.runs
@@ -341,21 +325,11 @@ class InnerSearch:
         cost = replace(cost, trials=cost.trials + made, runs=runs, seconds=seconds)
         return replace(document, findings=findings, cost=cost)
 
-    def _with_bodies(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
-        """Yield the findings; the first ones that are a node with a body have the result inside."""
-        for k, finding in enumerate(findings):
-            is_candidate = finding.kind == FindingKind.CULPRIT and k < MAX_ENTERED
-            is_entered = is_candidate and can_enter(self.oracle.trials.judge, finding.indices)
-            found = self._search_node(finding) if is_entered else None
-            yield replace(finding, inside=found) if found else finding
-
     def _search_node(self, finding: FindingDocument) -> InsideDocument | None:
         """Search in a body of a finding's only node; None if it has no body that runs."""
         trials = self.oracle.trials
         node = finding.indices[0]
-        region = self.oracle.region(
-            [k for k, group in enumerate(self.oracle.groups) if node in group]
-        )
+        region = self.oracle.region(self.oracle.find_items([node]))
         try:
             verdict = trials.judge.verdict(region, self.oracle.run_result(region))
             self.runs.require(1)
@@ -365,14 +339,11 @@ class InnerSearch:
         except SubcutError as e:
             return InsideDocument(trials.graph.label(node), None, None, why=e.what)
         found = self._search_body(entered)
-        return found if found.is_same_fault(verdict) else self._explain_other(entered, found)
-
-    def _explain_other(self, entered: Entered, found: InsideDocument) -> InsideDocument:
-        """Explain why a body, as a standalone model, is not as wrong as its node."""
+        if found.is_same_fault(verdict):
+            return found
+        # the body, as a standalone model, is not as wrong as its node
         try:
-            if why := find_miscount(
-                self.oracle.trials.judge, self.options.setup, entered, self.runs
-            ):
+            if why := find_miscount(trials.judge, self.options.setup, entered, self.runs):
                 return InsideDocument(entered.all_iterations, None, None, why=why)
         except SubcutError as e:
             return replace(found, why=found.why or e.what)
@@ -388,10 +359,19 @@ class InnerSearch:
         limits = replace(left, max_trials=self.runs.left, within=None)
         try:
             self.runs.require(1)
-            with open_trials_inside(self.oracle.trials.judge, self.options.setup, entered) as (
-                trials,
-                setup,
-            ):
+            # trials on the body with the inputs of the failing iteration
+            judge = self.oracle.trials.judge
+            scratch = judge.model.new_folder()
+            setup = self.options.setup
+            inside = run_body(
+                entered.body, judge.model.values, scratch, setup.feeding, [entered.sample]
+            )
+            assert inside.feeding
+            setup = replace(
+                setup, feeding=inside.feeding, choice=OutputChoice(), needs_evidence=False
+            )
+            reference = judge.model.reference
+            with open_trials(inside.graph, setup, reference, judge.runtime.workers) as trials:
                 log.info("inside %s: %d nodes", clean(known.body), len(trials.graph.nodes))
                 options = replace(
                     self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body

@@ -20,7 +20,39 @@ from subgraph.precision import Precision
 from subgraph.questions.bisection.error_shares import measure_disturbance
 from subgraph.questions.bisection.items import Remaining, describe_kind
 from subgraph.questions.bisection.oracle import NodeOracle
-from subgraph.results import bisect as document
+from subgraph.results.bisect import (
+    Bin,
+    BisectDocument,
+    BoundaryTensor,
+    Contributor,
+    EdgeTensors,
+    EvidenceLine,
+    FindingCause,
+    FindingDocument,
+    FindingEffect,
+    FindingPlace,
+    FindingRun,
+    Grown,
+    Histogram,
+    Irrelevant,
+    KindDocument,
+    LookedAt,
+    ModelDifference,
+    Nearest,
+    Off,
+    ProfileRow,
+    RegionNodes,
+    RunCounts,
+    RunEnvironment,
+    SearchCost,
+    SearchResult,
+    SearchSetup,
+    StepDocument,
+    StepQuery,
+    StepRegion,
+    WholeResult,
+    WorstElement,
+)
 from subgraph.results.common import RuntimeDocument
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.deadline import if_time
@@ -65,7 +97,7 @@ KIND_WORDS = {
 
 def exit_code(findings: Findings) -> int:
     """Return 0 if they agree, 1 for any disagreement, 5 if nothing could be established."""
-    if findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
+    if findings.agrees:
         return 0
     return 1 if findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) else 5
 
@@ -80,7 +112,7 @@ def describe(
     seconds: float,
     notes: Iterable[str] = (),
     within: str = "",
-) -> document.BisectDocument:
+) -> BisectDocument:
     """Return the document, without case folders and report.
 
     `within` is the argument of the user.
@@ -98,11 +130,16 @@ def describe(
     agreeing = [row.tensor for row in profile or () if row.status is not Status.FAIL]
     inner = len(set(agreeing) - set(graph.outputs)) if profile else None
     disturbance = measure_disturbance(oracle, oracle.seen, [step.query for step in steps]) or None
-    looked_at = document.LookedAt(
-        len(trials.full_model.outputs), whole_runs, inner, within, disturbance
-    )
+    looked_at = LookedAt(len(trials.full_model.outputs), whole_runs, inner, within, disturbance)
     result = oracle.run_result(trials.full_model)
-    return document.BisectDocument(
+    # the model, or the region of the user, agrees without the findings
+    is_complete = (
+        findings.outcome is Outcome.DISAGREE
+        and not findings.budget_spent
+        and findings.complete
+        and bool(within or findings.signature)
+    )
+    return BisectDocument(
         exit_code=code,
         agree=code == 0,
         command=command,
@@ -119,30 +156,28 @@ def describe(
         ],
         report=None,
         model=describe_model(graph),
-        setup=document.SearchSetup(
+        setup=SearchSetup(
             candidate=_describe_candidate(trials.judge),
             reference=_describe_reference(oracle),
             criterion=criterion,
             samples=trials.values.labels,
             outputs=trials.model.choice.document(),
         ),
-        whole=document.WholeResult(
+        whole=WholeResult(
             verdict=add_ranking(whole, compute_ranking(trials.model, result)),
             looked_at=looked_at,
             forms=forms.document(),
             profile=profile,
             flaky_tensors=sorted(set().union(*oracle.seen.nondeterministic.values())) or None,
         ),
-        search=document.SearchResult(
+        search=SearchResult(
             outcome="pinned" if forms.only_pinned and not exit_code(findings) else findings.outcome,
             steps=list(_steps(oracle, steps)),
             alone=[
-                document.Irrelevant(
-                    o.signature, *_list_nodes(oracle, o.items), o.share_of_model, None
-                )
+                Irrelevant(o.signature, *_list_nodes(oracle, o.items), o.share_of_model, None)
                 for o in findings.irrelevant
             ],
-            complete=_is_complete(findings, within) or None,
+            complete=is_complete or None,
             stopped=findings.stopped if findings.budget_spent else None,
         ),
         findings=(
@@ -157,10 +192,10 @@ def describe(
     )
 
 
-def _describe_cost(trials: Trials, findings: Findings, seconds: float) -> document.SearchCost:
+def _describe_cost(trials: Trials, findings: Findings, seconds: float) -> SearchCost:
     # runs that only measure how much of the error is gone without a piece
     extra = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
-    return document.SearchCost(
+    return SearchCost(
         trials=findings.counts.total() + trials.log.extra_runs,
         compiled_nodes=findings.counts.items() + trials.log.extra_nodes,
         runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra,
@@ -192,28 +227,27 @@ def _describe_reference(oracle: NodeOracle) -> RuntimeDocument:
     given = identity["options"]
     options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
     script = capabilities(backend).script
-    name = f"{backend}:{_shorten_path(given[script])}:{given['build']}" if script else backend
+    name = backend
+    if script:
+        file = given[script]
+        if Path(file).is_relative_to(Path.cwd()):
+            file = Path(file).relative_to(Path.cwd())
+        name = f"{backend}:{file}:{given['build']}"
     return RuntimeDocument(name, backend, options, identity["version"], Precision.FP32)
 
 
-def _shorten_path(file: str) -> str:
-    """Return a path relative to the working directory, if the file is in it."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
-
-
-def _describe_environment(oracle: NodeOracle) -> document.RunEnvironment:
+def _describe_environment(oracle: NodeOracle) -> RunEnvironment:
     packages = list_versions()
     subcut = packages.pop("subcut")
     python = packages.pop("python")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return document.RunEnvironment(
+    return RunEnvironment(
         subcut, python, machine, oracle.trials.model.reference.options.get("threads", 1), packages
     )
 
 
 def _iter_scope_notes(
-    findings: Findings, looked_at: document.LookedAt, whole: Verdict | None
+    findings: Findings, looked_at: LookedAt, whole: Verdict | None
 ) -> Iterator[str]:
     """Yield what follows if the outputs and the searched nodes are not alike."""
     if findings.outcome is Outcome.ELSEWHERE:
@@ -228,12 +262,6 @@ def _iter_scope_notes(
         )
 
 
-def _is_complete(findings: Findings, within: str) -> bool:
-    """Return whether the model, or the region of the user, agrees without the findings."""
-    is_wrong = findings.outcome is Outcome.DISAGREE and not findings.budget_spent
-    return is_wrong and findings.complete and bool(within or findings.signature)
-
-
 def _iter_notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     if oracle.trials.runtime.about.caveat:
         yield oracle.trials.runtime.about.caveat
@@ -244,7 +272,15 @@ def _iter_notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
             "the fault vanishes when intermediate tensors are read: fusion changes when they are"
             " outputs"
         )
-    yield from _iter_nondeterminism(oracle, findings)
+    if not any(f.kind is FindingKind.FLAKY for f in findings.findings):
+        # verdicts are the same from run to run, and values are not
+        varying = oracle.seen.nondeterministic
+        whole = oracle.trials.full_model
+        yield from iter_flaky_notes(varying.get(whole.nodes, ()), whole)
+        for finding in findings.findings if oracle.cuts else ():
+            if finding.items and varying.get(oracle.region(finding.items).nodes):
+                labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])
+                yield f"not deterministic: the values of {labels} alone differ from run to run"
     if findings.budget_spent:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
     for observation in findings.unresolved[:MAX_UNRESOLVED]:
@@ -252,36 +288,22 @@ def _iter_notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
         yield f"{place}, {observation.signature or 'unknown'}: {observation.why}"
 
 
-def _iter_nondeterminism(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
-    """Yield a note if verdicts are the same from run to run and values are not."""
-    if any(f.kind is FindingKind.FLAKY for f in findings.findings):
-        return
-    whole = oracle.trials.full_model
-    yield from iter_flaky_notes(oracle.seen.nondeterministic.get(whole.nodes, ()), whole)
-    for finding in findings.findings if oracle.cuts else ():
-        if finding.items and oracle.seen.nondeterministic.get(oracle.region(finding.items).nodes):
-            labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])
-            yield f"not deterministic: the values of {labels} alone differ from run to run"
-
-
 # ------------------------------------------------------------ steps
 
 
-def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.ProfileRow] | None:
+def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[ProfileRow] | None:
     verdict = next(
         (s.answer.verdict for s in steps if s.purpose is Purpose.PROFILE and s.answer.verdict), None
     )
     if verdict is None or not verdict.outputs:
         return None
     graph = oracle.graph
-    rows: dict[str, document.ProfileRow] = {}
+    rows: dict[str, ProfileRow] = {}
     for j in verdict.outputs:
         i = graph.maker[j.name]
         error = _find_error(j)
         if j.name not in rows or (error or 0) > (rows[j.name].error or 0):
-            rows[j.name] = document.ProfileRow(
-                i, graph.label(i), graph.ops[i], j.name, error, j.status
-            )
+            rows[j.name] = ProfileRow(i, graph.label(i), graph.ops[i], j.name, error, j.status)
     return sorted(rows.values(), key=lambda row: graph.rank[row.index])
 
 
@@ -294,7 +316,7 @@ def _find_worst_error(verdict: Verdict | None) -> float | None:
     return _find_error(verdict.worst if verdict else None)
 
 
-def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepDocument]:
+def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[StepDocument]:
     remaining = Remaining(oracle.size)
     for step in steps:
         remaining.add(step, oracle.indices(step.items))
@@ -302,8 +324,9 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
         answer = step.answer
         form = _find_form(oracle, step)
         words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
-        words += ["in one model with others"] if step.query.pool else []
-        yield document.StepDocument(
+        if step.query.pool:
+            words.append("in one model with others")
+        yield StepDocument(
             number=step.number,
             status=step.outcome,
             signature=answer.signature,
@@ -311,13 +334,13 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
             explains=answer.share.of_target,
             seconds=round(answer.seconds, 6),
             changed=remaining.describe_progress(step),
-            asked=document.StepQuery(
+            asked=StepQuery(
                 kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
                 query=step.query.kind,
                 purpose=step.purpose,
                 form=form,
             ),
-            region=document.StepRegion(
+            region=StepRegion(
                 first=labels[0] if labels else "",
                 last=labels[-1] if labels else "",
                 count=len(nodes) or oracle.size,
@@ -329,7 +352,7 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
 def _find_form(oracle: NodeOracle, step: Step) -> Form:
     """Return the form of the model in a step."""
     trials = oracle.trials
-    if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
+    if step.query.is_whole:
         return trials.runner.form_of(trials.full_model)
     return Form.PINNED if len(step.items) == len(oracle.groups) else Form.CUT
 
@@ -359,10 +382,10 @@ def _find_isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict |
 
 def _describe_finding(
     oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]
-) -> document.FindingDocument:
+) -> FindingDocument:
     finding = findings.findings[rank]
     kind = finding.kind
-    labels, nodes, ops = _list_nodes(oracle, finding.items)
+    nodes = oracle.indices(finding.items)
     region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
     makers = []
@@ -370,32 +393,29 @@ def _describe_finding(
     if region and verdict and finding.certified and not findings.stopped:
         makers = find_needed_makers(oracle.trials, region, verdict)
         nodes = graph.in_order([*nodes, *makers])
-        labels = [graph.label(i) for i in nodes]
-        ops = [graph.ops[i] for i in nodes]
     differences = find_differences(oracle.trials, region) if region else []
     evidence = _collect_evidence(oracle, findings, rank, steps, differences)
-    return document.FindingDocument(
+    return FindingDocument(
         kind=kind,
         signature=finding.signature,
-        nodes=labels,
+        nodes=[graph.label(i) for i in nodes],
         indices=nodes,
-        ops=ops,
+        ops=[graph.ops[i] for i in nodes],
         certified=finding.certified,
         case=None,
-        evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
-        place=document.FindingPlace(
+        evidence=[EvidenceLine(e.kind, e.says) for e in evidence],
+        place=FindingPlace(
             sources=find_sources(graph, nodes),
             constants=[graph.label(i) for i in makers] or None,
             edge=_describe_boundary(oracle, region) if region else None,
             neighbours=find_surroundings(graph, nodes) if region else None,
             alike=_list_nodes(oracle, finding.alike)[0] if finding.alike else None,
-            repeats=[document.RegionNodes(*_list_nodes(oracle, r)[:2]) for r in finding.repeats]
-            or None,
+            repeats=[RegionNodes(*_list_nodes(oracle, r)[:2]) for r in finding.repeats] or None,
             of_kind=_find_kind(oracle, finding, findings.complete),
         ),
         run=_describe_run(oracle, finding, steps, region, verdict),
         effect=_describe_effect(oracle, finding),
-        cause=document.FindingCause(
+        cause=FindingCause(
             why=_explain(oracle, finding),
             reason=finding.why if kind is FindingKind.UNRESOLVED else None,
             rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
@@ -411,35 +431,49 @@ def _describe_run(
     steps: Sequence[Step],
     region: Region | None,
     verdict: Verdict | None,
-) -> document.FindingRun:
-    worst = verdict.worst if verdict else None
-    off, histogram = _count_differences(oracle, region, worst)
+) -> FindingRun:
+    judgement = verdict.worst if verdict else None
+    off, histogram = _count_differences(oracle, region, judgement)
     is_flaky = finding.kind is FindingKind.FLAKY
-    return document.FindingRun(
+    worst = None
+    if judgement and judgement.worst:
+        element = judgement.worst
+        worst = WorstElement(
+            element.index,
+            element.reference,
+            element.candidate,
+            judgement.name,
+            _find_error(judgement),
+        )
+    return FindingRun(
         verdict=verdict.document() if verdict else None,
-        worst=_describe_worst(worst),
+        worst=worst,
         off=off,
         histogram=histogram,
         nearest=_find_nearest(oracle, finding, steps),
         reproduces=finding.reproduces,
         rate=finding.reproduces if is_flaky else None,
-        runs=document.RunCounts(*finding.runs) if is_flaky else None,
+        runs=RunCounts(*finding.runs) if is_flaky else None,
     )
 
 
-def _describe_effect(oracle: NodeOracle, finding: Finding) -> document.FindingEffect:
+def _describe_effect(oracle: NodeOracle, finding: Finding) -> FindingEffect:
     if finding.kind is not FindingKind.ACCUMULATED:
-        return document.FindingEffect(explains=finding.share_of_model)
-    return document.FindingEffect(
+        return FindingEffect(explains=finding.share_of_model)
+    contributors = []
+    for items, share in finding.accumulation.contributors:
+        labels, nodes, ops = _list_nodes(oracle, items)
+        label = labels[0] if len(nodes) == 1 else f"{labels[0]} … {labels[-1]}"
+        operators = ", ".join(dict.fromkeys(ops[:3]))
+        contributors.append(Contributor(label, operators, nodes[0], share))
+    return FindingEffect(
         explains=finding.share_of_model,
-        growth=[document.Grown(n, error) for n, error in finding.accumulation.growth],
-        contributors=list(_iter_contributors(oracle, finding)),
+        growth=[Grown(n, error) for n, error in finding.accumulation.growth],
+        contributors=contributors,
     )
 
 
-def _find_kind(
-    oracle: NodeOracle, finding: Finding, is_complete: bool
-) -> document.KindDocument | None:
+def _find_kind(oracle: NodeOracle, finding: Finding, is_complete: bool) -> KindDocument | None:
     """Return the operator of several regions that are one node each."""
     wrong = oracle.indices(flatten(finding.regions))
     if not finding.repeats or len(wrong) > len(finding.regions):
@@ -452,15 +486,16 @@ def _collect_evidence(
     findings: Findings,
     rank: int,
     steps: Sequence[Step],
-    differences: Sequence[document.ModelDifference],
+    differences: Sequence[ModelDifference],
 ) -> list[Evidence]:
     """Return the evidence for rounding and for a bug; empty if the region may not fail at all."""
     trials = oracle.trials
     finding = findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
     verdict = _find_isolated_verdict(finding, steps) if finding.items else None
-    verdict = _find_whole_verdict(steps) if whole else verdict
-    fails = verdict is not None and (verdict.fails or finding.kind is FindingKind.CULPRIT)
+    if whole:
+        verdict = _find_whole_verdict(steps)
+    fails = verdict is not None and (verdict.fails or finding.is_culprit)
     if verdict is None or not fails or finding.kind is FindingKind.FLAKY or not oracle.cuts:
         return []
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
@@ -495,30 +530,19 @@ def _explain(oracle: NodeOracle, finding: Finding) -> str:
     return finding.why
 
 
-def _describe_boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
+def _describe_boundary(oracle: NodeOracle, region: Region) -> EdgeTensors:
     records = oracle.trials.values.records[0]
 
-    def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
+    def tensors(names: Iterable[str]) -> list[BoundaryTensor]:
         known = [records[n] for n in names if n in records]
-        return [
-            document.BoundaryTensor(r.name, r.dtype, r.shapes[0] if r.shapes else ()) for r in known
-        ]
+        return [BoundaryTensor(r.name, r.dtype, r.shapes[0] if r.shapes else ()) for r in known]
 
-    return document.EdgeTensors(tensors(region.inputs), tensors(region.outputs))
-
-
-def _describe_worst(judgement: Judgement | None) -> document.WorstElement | None:
-    if judgement is None or judgement.worst is None:
-        return None
-    worst = judgement.worst
-    return document.WorstElement(
-        worst.index, worst.reference, worst.candidate, judgement.name, _find_error(judgement)
-    )
+    return EdgeTensors(tensors(region.inputs), tensors(region.outputs))
 
 
 def _count_differences(
     oracle: NodeOracle, region: Region | None, worst: Judgement | None
-) -> tuple[document.Off | None, document.Histogram | None]:
+) -> tuple[Off | None, Histogram | None]:
     """Return the number of elements of the decisive output that differ, and by how much."""
     if region is None or worst is None:
         return None, None
@@ -533,26 +557,15 @@ def _count_differences(
         return None, None
     d = pair.difference[pair.difference > 0] / (pair.scale or 1.0)
     decades, counts = np.unique(np.floor(np.log10(d)).astype(int), return_counts=True)
-    bins = [document.Bin(int(x), int(n)) for x, n in zip(decades, counts, strict=True)]
-    histogram = document.Histogram(pair.compared - int(d.size), bins, pair.size - pair.compared)
-    return document.Off(pair.changed, pair.size), histogram
+    bins = [Bin(int(x), int(n)) for x, n in zip(decades, counts, strict=True)]
+    histogram = Histogram(pair.compared - int(d.size), bins, pair.size - pair.compared)
+    return Off(pair.changed, pair.size), histogram
 
 
-def _find_nearest(
-    oracle: NodeOracle, finding: Finding, steps: Sequence[Step]
-) -> document.Nearest | None:
+def _find_nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> Nearest | None:
     if finding.neighbor is None:
         return None
     without, *_ = _list_nodes(oracle, [k for k in finding.items if k not in finding.neighbor])
     labels, nodes, _ = _list_nodes(oracle, finding.neighbor)
     step = next((s for s in steps if s.items == finding.neighbor and s.answer.verdict), None)
-    return document.Nearest(
-        without, labels, nodes, _find_worst_error(step.answer.verdict if step else None)
-    )
-
-
-def _iter_contributors(oracle: NodeOracle, finding: Finding) -> Iterator[document.Contributor]:
-    for items, share in finding.accumulation.contributors:
-        labels, nodes, ops = _list_nodes(oracle, items)
-        label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
-        yield document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share)
+    return Nearest(without, labels, nodes, _find_worst_error(step.answer.verdict if step else None))

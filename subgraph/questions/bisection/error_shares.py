@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field, replace
 
 from subgraph.comparison.pair import compute_relative_error, pair_if_comparable
@@ -89,20 +89,16 @@ class ErrorShares:
         largest_error = max((e for e in errors if not math.isnan(e)), default=None)
         if attribution is None:
             return ErrorShare(largest_error=largest_error)
-        of_model = self._compute_model_share(region, result) if query.target else attribution.share
+        of_model: float | None = attribution.share
+        if query.target:
+            whole = compute_error(self._judge, self._make_target(()).values)
+            alone = None
+            if whole is not None and whole.any() and not result.failure:
+                alone = compute_error_alone(self._judge, region, result)
+            of_model = None if whole is None or alone is None else share_of(alone, whole)
         return ErrorShare(
             attribution.share, attribution.made, of_model, attribution.culprit, largest_error
         )
-
-    def _compute_model_share(self, region: Region, result: RunResult) -> float | None:
-        """Return the share of the error of the full model; None if one of them has no error."""
-        whole = compute_error(self._judge, self._make_target(()).values)
-        alone = (
-            None
-            if result.failure or whole is None or not whole.any()
-            else compute_error_alone(self._judge, region, result)
-        )
-        return None if whole is None or alone is None else share_of(alone, whole)
 
     def _make_target(self, items: Items) -> Target:
         """Return the error of these items when all others are right; of the whole model for ()."""
@@ -134,7 +130,7 @@ class ErrorShares:
         failed = self.seen.failed
         if answer.fails:
             failed.setdefault(region.nodes, result)
-        removed = sorted(set(query.target or range(len(self.items.groups))) - set(query.items))
+        removed = sorted(set(query.target or self.items.all_items) - set(query.items))
         piece = self.items.region(removed).nodes
         before = compute_error(judge, self._make_target(query.target).values)
         left = compute_error(judge, values)
@@ -227,57 +223,36 @@ def _find_inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
 def read_items(
     nodes: NodeItems, seen: SeenRuns, items: Items, result: RunResult, verdict: Verdict
 ) -> ItemStatuses:
-    """Return the items that are wrong in a run with their tensors as outputs."""
-    statuses = list_statuses(verdict, _find_inner_tensors(nodes, items))
-    return ItemStatuses(statuses, _measure_local_errors(nodes, seen, items, result, statuses))
+    """Return the items that are wrong in a run with their tensors as outputs.
 
-
-def list_statuses(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
-    """Return the status of each item, by its gravest output.
-
-    Args:
-        verdict: The verdict on a run with the tensors as outputs.
-        items: The item that computes each tensor.
+    Their relative errors, given the values that they read there, are None if they are unknown, or
+    if reading intermediate tensors changed the outputs of the full model.
     """
-    gravest: dict[int, Judgement] = {}
+    producers = _find_inner_tensors(nodes, items)
+    gravest: dict[int, Judgement] = {}  # the gravest output of each item
     for judgement in verdict.outputs:
-        item = items.get(judgement.name)
+        item = producers.get(judgement.name)
         if item is not None:
             gravest[item] = max(gravest.get(item, judgement), judgement, key=compute_gravity)
-    return {item: judgement.status for item, judgement in gravest.items()}
-
-
-def _measure_local_errors(
-    nodes: NodeItems,
-    seen: SeenRuns,
-    items: Items,
-    result: RunResult,
-    statuses: Mapping[int, Status],
-) -> dict[int, float] | None:
-    """Find the items that are wrong in place, given the values that they read there.
-
-    Returns:
-        Their relative errors. None if they are unknown, or if reading intermediate tensors changed
-        the outputs of the full model.
-    """
+    statuses = {item: judgement.status for item, judgement in gravest.items()}
     trials = nodes.trials
+    if result.failure:
+        return ItemStatuses(statuses)
+    if len(items) == len(nodes.groups):
+        whole = seen.result(trials, trials.full_model)
+        plain, probed = (compute_error(trials.judge, r.tensors) for r in (whole, result))
+        # the model's outputs deviate as far in the profile as in the plain run
+        is_as_plain = whole.failure is None and plain is probed
+        if plain is not None and probed is not None:
+            change = abs(plain - probed).max(initial=0.0)
+            is_as_plain = bool(change <= MAX_PROFILE_CHANGE * abs(plain).max(initial=0.0))
+        if not is_as_plain:
+            return ItemStatuses(statuses)
     suspects = [k for k in items if statuses.get(k) is Status.FAIL]
-    whole = seen.result(trials, trials.full_model)
-    is_all = len(items) == len(nodes.groups)
-    if result.failure or (is_all and not _is_as_plain(trials.judge, whole, result)):
-        return None
     wrong = find_locally_wrong(trials, [nodes.region([k]) for k in suspects], result)
-    return None if wrong is None else {suspects[k]: error for k, error in wrong.items()}
-
-
-def _is_as_plain(judge: Judge, whole: RunResult, result: RunResult) -> bool:
-    """Return whether the model's outputs deviate as far in a profile as in the plain run."""
-    plain, probed = (compute_error(judge, r.tensors) for r in (whole, result))
-    if plain is None or probed is None:
-        return whole.failure is None and plain is probed
-    return bool(
-        abs(plain - probed).max(initial=0.0) <= MAX_PROFILE_CHANGE * abs(plain).max(initial=0.0)
-    )
+    if wrong is None:
+        return ItemStatuses(statuses)
+    return ItemStatuses(statuses, {suspects[k]: error for k, error in wrong.items()})
 
 
 def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Query]) -> float:
@@ -293,7 +268,7 @@ def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Quer
     )
     if not is_read or whole.nodes in seen.nondeterministic:
         return 0.0
-    tapped = tap_region(nodes, tuple(range(len(nodes.groups))))
+    tapped = tap_region(nodes, nodes.all_items)
     return compare_tensors.measure_disturbance(seen.result(trials, whole), trials.run(tapped))
 
 
@@ -318,7 +293,7 @@ def measure_costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     ops = items.graph.ops
     errors = []
     groups = items.groups
-    for k in range(len(groups)):
+    for k in items.all_items:
         # not in that model, or random: it has no cost
         with contextlib.suppress(ModelError, NoRegion):
             errors.append((_measure_error(trials, items.region([k])), k))

@@ -20,7 +20,7 @@ from subgraph.inspection.summary import format_attribute
 from subgraph.iterables import flatten, group_values, invert, pick, ungroup
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
-from subgraph.search.oracle import RegionOutcome
+from subgraph.search.oracle import Items, RegionOutcome
 from subgraph.text import count
 from subgraph.trials.candidate_model import find_joined_tensors
 from subgraph.trials.pooled_runs import run_pieces
@@ -61,6 +61,16 @@ class NodeItems:
         """Number of nodes in question."""
         return sum(map(len, self.groups))
 
+    @property
+    def all_items(self) -> Items:
+        """All items, in topological order."""
+        return tuple(range(len(self.groups)))
+
+    def find_items(self, nodes: Collection[int]) -> list[int]:
+        """Return the items that have one of these nodes."""
+        inside = set(nodes)
+        return [k for k, group in enumerate(self.groups) if not inside.isdisjoint(group)]
+
     def label(self, item: int) -> str:
         """Return the label of an item's last node."""
         return self.graph.label(self.groups[item][-1])
@@ -81,7 +91,7 @@ class NodeItems:
         """Run each item alone that only the steps of its quantizers excuse; None if it was not
         run."""
         judge = self.trials.judge
-        regions = {k: self.region([k]) for k in range(len(self.groups))}
+        regions = {k: self.region([k]) for k in self.all_items}
         exact = {k: r for k, r in regions.items() if judge.output_scales(r) is not None}
         pieces = run_pieces(self.trials, [*exact.values()], judge.verdict, attrgetter("agrees"))
         return dict(zip(exact, pieces, strict=True))
@@ -238,7 +248,7 @@ class Remaining:
 
     def describe_progress(self, step: Step) -> str:
         """Return `2 of 27 nodes left`, as of the last step."""
-        if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
+        if step.query.is_whole:
             return "whole model"
         if step.purpose is Purpose.GROWTH:
             return "growth of the error"
@@ -252,14 +262,11 @@ class Remaining:
         agrees; "" if nothing is known."""
         if not self.runs_left:
             return ""
-        seconds = _format_seconds(self.seconds / max(self.runs, 1) * self.runs_left)
+        seconds = self.seconds / max(self.runs, 1) * self.runs_left
+        time_left = f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+        if seconds >= 120:
+            time_left = f"{seconds / 60:.0f} min"
         runs = count(self.runs_left, "more run")
         if self.only_repeats:
-            return f"at most {runs} of the full model, {seconds}"
-        return f"about {runs}, {seconds}"
-
-
-def _format_seconds(value: float) -> str:
-    if value >= 120:
-        return f"{value / 60:.0f} min"
-    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+            return f"at most {runs} of the full model, {time_left}"
+        return f"about {runs}, {time_left}"

@@ -52,8 +52,10 @@ class BisectionOptions:
         """The folder of the result: one per candidate, candidate model, and body."""
         setup = self.setup
         name = f"bisect-{make_safe_name(setup.candidate.name)[:MAX_NAME_LENGTH]}"
-        name += f"-{make_safe_name(setup.own_model)[:MAX_NAME_LENGTH]}" if setup.own_model else ""
-        name += f"-inside-{make_safe_name(self.body)[:MAX_NAME_LENGTH]}" if self.body else ""
+        if setup.own_model:
+            name += f"-{make_safe_name(setup.own_model)[:MAX_NAME_LENGTH]}"
+        if self.body:
+            name += f"-inside-{make_safe_name(self.body)[:MAX_NAME_LENGTH]}"
         return ResultPlace(setup.output, name, self.force or bool(self.body))
 
     @property
@@ -93,8 +95,8 @@ class BisectionOptions:
                 code="option.malformed",
             )
         graph = oracle.graph
-        nodes = set(find_region(graph, [start] if start else [], [end] if end else []).nodes)
-        items = [k for k, group in enumerate(oracle.groups) if nodes.intersection(group)]
+        region = find_region(graph, [start] if start else [], [end] if end else [])
+        items = oracle.find_items(region.nodes)
         if not items:
             raise UsageError(
                 f"--within {self.within}: nothing there carries values", code="region.no-values"

@@ -37,7 +37,7 @@ from subgraph.search.oracle import Ahead, ClaimedAgreement, ContradictoryRuns, Q
 from subgraph.system.shared import Closable
 from subgraph.text import count
 from subgraph.trials.pooled_runs import run_pooled
-from subgraph.verdict import ENDED, Status, Verdict
+from subgraph.verdict import ENDED, Status
 
 # Of outputs that agree at the claimed precision only.
 CLAIMED_LABELS = frozenset(("precision", "range"))
@@ -111,7 +111,15 @@ class NodeOracle(NodeItems):
             BackendError: The candidate cannot be used at all.
             BudgetSpent: A run was ended because its time is used up.
         """
-        _log_question(self, queries)
+        nodes = self.indices(queries[0].items)
+        ends = " … ".join(dict.fromkeys(self.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
+        more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
+        text = (
+            f"running {ends} ({count(nodes, 'node')}){more}"
+            if nodes
+            else f"running the whole model{more}"
+        )
+        log.info("%s", text, extra={"live": {"asking": text}})
         try:
             if self.seen.first:  # the first answer determines the form of the full model
                 self.ahead.wait_for(queries)
@@ -156,7 +164,12 @@ class NodeOracle(NodeItems):
                 self.seen.failed.setdefault(region.nodes, result)
             if kind is QueryKind.ISOLATED:
                 return self._with_share(query, region, result, answer)
-            return replace(answer, detail=_find_detail_of_whole(self, region, verdict))
+            if verdict.fails and self.trials.runner.contradicts_itself:
+                names = {j.name for j in verdict.outputs if j.fails}
+                self.seen.nondeterministic.setdefault(region.nodes, set()).update(names)
+                return replace(answer, detail=ContradictoryRuns())
+            claims = any(j.label in CLAIMED_LABELS for j in verdict.outputs)
+            return replace(answer, detail=ClaimedAgreement() if verdict.agrees and claims else None)
         except (
             ModelError,
             NoRegion,
@@ -174,7 +187,7 @@ class NodeOracle(NodeItems):
         return replace(answer, detail=share)
 
     def _make_region(self, query: Query) -> Region:
-        if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
+        if query.is_whole:
             return self.trials.full_model
         if query.kind is QueryKind.PROFILE:
             return tap_region(self, query.items)
@@ -209,30 +222,6 @@ def _ask_pooled(oracle: NodeOracle, queries: Sequence[Query]) -> list[Answer]:
         answer_of(replace(judge.verdict(region, result), pooled=True)) if result else not_run
         for region, result in zip(regions, results, strict=True)
     ]
-
-
-def _log_question(oracle: NodeOracle, queries: Sequence[Query]) -> None:
-    """Log the present run, for the live line."""
-    nodes = oracle.indices(queries[0].items)
-    ends = " … ".join(dict.fromkeys(oracle.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
-    more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
-    text = (
-        f"running {ends} ({count(nodes, 'node')}){more}"
-        if nodes
-        else f"running the whole model{more}"
-    )
-    log.info("%s", text, extra={"live": {"asking": text}})
-
-
-def _find_detail_of_whole(
-    oracle: NodeOracle, region: Region, verdict: Verdict
-) -> ClaimedAgreement | ContradictoryRuns | None:
-    if verdict.fails and oracle.trials.runner.contradicts_itself:
-        names = {j.name for j in verdict.outputs if j.fails}
-        oracle.seen.nondeterministic.setdefault(region.nodes, set()).update(names)
-        return ContradictoryRuns()
-    claims = any(j.label in CLAIMED_LABELS for j in verdict.outputs)
-    return ClaimedAgreement() if verdict.agrees and claims else None
 
 
 def _has_crashed(result: RunResult) -> bool:

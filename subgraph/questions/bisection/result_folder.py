@@ -39,7 +39,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import folders
 from subgraph.text import clean
-from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel, find_boundary_matches
+from subgraph.trials.candidate_model import BOUNDARY_MATCHES, find_boundary_matches
 from subgraph.trials.small_input import open_small_input
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Verdict, name_failure
@@ -160,7 +160,19 @@ def _add_candidate(oracle: NodeOracle, region: Region, folder: Path, fault: str 
     result = oracle.run_result(region)
     if trials.runtime.own_model:
         with contextlib.suppress(ModelError):  # it has no such piece: then it did not run either
-            _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
+            own = folder / CANDIDATE
+            room = trials.model.new_folder()
+            cut, feeds = trials.writer.write_cut(region, trials.values.records, room)
+            own.mkdir(exist_ok=True)  # without outputs it does not exist yet
+            for file in room.glob("model.onnx*"):
+                shutil.copyfile(file, own / file.name)
+            load.write_own_format(own / "model.onnx", own)
+            places = evidence.list_sample_folders(own / "inputs", trials.values.labels)
+            for place, records in zip(places, feeds, strict=True):
+                stems = folders.make_safe_names(cut.inputs)
+                evidence.copy_tensors(index_by_name(records), stems, place)
+            matches = find_boundary_matches(trials.runtime.own_model, region)
+            (own / BOUNDARY_MATCHES).write_bytes(case.as_json(to_json(matches)))
     verdict = trials.judge.verdict(region, result)
     numbers = None
     if are_short(map(trials.values.records[0].__getitem__, region.inputs)):
@@ -181,25 +193,6 @@ def _add_outcome(
     name = trials.runtime.candidate.name
     outcome = CaseOutcome(verdict.status, verdict.signature, why, name, fault)
     evidence.add_candidate(folder, trials.values.labels, result.tensors, outcome, numbers)
-
-
-def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:
-    """Add the cut of the candidate's own model, its inputs, and which tensors of the two models
-    match."""
-    trials = oracle.trials
-    room = trials.model.new_folder()
-    cut, feeds = trials.writer.write_cut(region, trials.values.records, room)
-    into.mkdir(exist_ok=True)  # without outputs it does not exist yet
-    for file in room.glob("model.onnx*"):
-        shutil.copyfile(file, into / file.name)
-    load.write_own_format(into / "model.onnx", into)
-    for folder, records in zip(
-        evidence.list_sample_folders(into / "inputs", trials.values.labels), feeds, strict=True
-    ):
-        evidence.copy_tensors(index_by_name(records), folders.make_safe_names(cut.inputs), folder)
-    (into / BOUNDARY_MATCHES).write_bytes(
-        case.as_json(to_json(find_boundary_matches(model, region)))
-    )
 
 
 # ------------------------------------------------------------ small inputs

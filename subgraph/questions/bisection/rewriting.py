@@ -41,8 +41,6 @@ from subgraph.trials.reference_model import ReferenceCache, ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
-WHOLE_KINDS = (QueryKind.WHOLE, QueryKind.CLAIMED)
-
 
 class Means(StrEnum):
     """A way to rewrite the nodes of a full model."""
@@ -268,7 +266,7 @@ class RewritingOracle(NodeOracle):
         return self.trials.full_model
 
     def _run(self, query: Query, region: Region) -> RunResult:
-        if query.kind in WHOLE_KINDS:
+        if query.is_whole:
             return super()._run(query, region)
         changes = self.rewriter.rewrite_all_but(query.items)
         return self.rewriter.run(changes, query.repetition, fresh=query.fresh)

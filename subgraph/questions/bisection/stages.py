@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from subgraph.comparison import CLIPPED, MAX_HEALTHY_ERROR, MAX_KERNEL_ERROR, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
@@ -118,31 +118,34 @@ class Interim:
         moves = self.settlement.decision is Decision.REFERENCE_MOVES
         return self.precise is not None or moves
 
+    def with_findings(self, **changes: Any) -> Interim:
+        """Return the result with other fields of its findings."""
+        return replace(self, findings=replace(self.findings, **changes))
+
     def agreeing(self, settlement: Settlement) -> Interim:
         """Return the result if the settlement shows that the candidate is right."""
-        findings = replace(self.findings, outcome=Outcome.AGREE, findings=())
-        return replace(self, findings=findings, settlement=settlement)
+        found = self.with_findings(outcome=Outcome.AGREE, findings=())
+        return replace(found, settlement=settlement)
 
     def disagreeing(self, precise: PreciseSetting) -> Interim:
         """Return the result if a setting explains the candidate's outputs."""
-        findings = replace(self.findings, outcome=Outcome.DISAGREE)
-        return replace(self, findings=findings, precise=precise)
+        return replace(self.with_findings(outcome=Outcome.DISAGREE), precise=precise)
+
+    def doubting(self, items: Items, why: str) -> Interim:
+        """Return the result if it is not known whether these items are right."""
+        doubt = Finding(FindingKind.UNRESOLVED, items, None, why=why)
+        return self.with_findings(outcome=Outcome.UNRESOLVED, findings=(doubt,))
 
     def noting(self, text: str) -> Interim:
         """Return the result with another note for the reader."""
-        notes = (*self.findings.notes, (text, ()))
-        return replace(self, findings=replace(self.findings, notes=notes))
+        return self.with_findings(notes=(*self.findings.notes, (text, ())))
 
     def mark_stopped(self, why: str) -> Interim:
         """Return the result if a stage was ended: a doubt that it was to settle stays open."""
-        findings = replace(self.findings, stopped=self.findings.stopped or why, budget_spent=True)
-        if findings.outcome is Outcome.AGREE:
-            items = tuple(range(len(self.oracle.groups)))
-            doubt = Finding(
-                FindingKind.UNRESOLVED, items, None, why=f"{why} before a doubt was settled"
-            )
-            findings = replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
-        return replace(self, findings=findings)
+        found = self.with_findings(stopped=self.findings.stopped or why, budget_spent=True)
+        if found.findings.outcome is not Outcome.AGREE:
+            return found
+        return found.doubting(self.oracle.all_items, f"{why} before a doubt was settled")
 
 
 class Searcher(Protocol):
@@ -232,7 +235,13 @@ def settle_by_approximation(trials: Trials) -> Settlement | None:
 
 def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     """Search again with shapes as inputs, if no region fails while they are constants."""
-    if not (interim.trials.model.freeze and _finds_no_region(interim)):
+    findings = interim.findings
+    oracle = interim.oracle
+    is_failing = findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) and not findings.stopped
+    is_unknown = all(finding.is_unresolved for finding in findings.findings)
+    if not (interim.trials.model.freeze and is_failing and is_unknown):
+        return interim
+    if not any(oracle.region([k]).shapes for k in oracle.all_items):
         return interim
     log.info("no region fails while shapes are constants: searching again with shapes as inputs")
     trials = interim.trials.with_model(replace(interim.trials.model, freeze=False))
@@ -240,38 +249,32 @@ def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Inte
 
 
 def search_by_rewriting(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Search by rewriting the full model, if no cut shows the fault or the user requests it.
+    """Search by rewriting the full model, if it fails and no small region of it does, or the user
+    requests it.
 
     The nodes that compute constants are items, too, since no cut shows a constant that is folded
     wrong. They precede all others.
     """
-    if not _needs_rewriting(searcher, interim):
+    findings = interim.findings
+    if findings.stopped or findings.outcome is not Outcome.DISAGREE or findings.signature is None:
+        return interim
+    if interim.trials.runtime.own_model or searcher.options.body:
+        return interim
+    most = min(MAX_SMALL_REGION, max(len(interim.oracle.groups) - 1, 2))
+    if not all(
+        f.is_unresolved or (f.is_culprit and len(f.items) > most) for f in findings.findings
+    ):
         return interim
     try:
         oracle = interim.oracle
         with open_full_model(oracle.graph, oracle.trials.values.compute_first) as model:
             kind = searcher.rewriting_oracle.rewriter_class
-            pulled = oracle.region(range(len(oracle.groups))).pulled
+            pulled = oracle.region(oracle.all_items).pulled
             makers = tuple((i,) for i in pulled if oracle.graph.ops[i] != "Constant")
             rewriter = kind(oracle.trials, makers + oracle.groups, model)
             return (yield from _search_with(rewriter, searcher, interim))
     except ModelError as e:
         return interim.noting(f"the full model was not rewritten: {e.what}")
-
-
-def _needs_rewriting(searcher: Searcher, interim: Interim) -> bool:
-    """Return whether the full model fails, and no small region of it does."""
-    findings = interim.findings
-    runtime = interim.trials.runtime
-    if findings.stopped or findings.outcome is not Outcome.DISAGREE or findings.signature is None:
-        return False
-    if runtime.own_model or searcher.options.body:
-        return False
-    most = min(MAX_SMALL_REGION, max(len(interim.oracle.groups) - 1, 2))
-    return all(
-        f.kind is FindingKind.UNRESOLVED or (f.kind is FindingKind.CULPRIT and len(f.items) > most)
-        for f in findings.findings
-    )
 
 
 def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) -> Steps[Interim]:
@@ -304,13 +307,13 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
         if not new or not rewriter.limit or rewriter.heals(rewriter.kept_values):
             break
     if not culprits:
-        counted = replace(interim, findings=replace(interim.findings, counts=found.findings.counts))
+        counted = interim.with_findings(counts=found.findings.counts)
         return counted.noting(reason) if reason else counted
     regions = _list_regions(culprits)
     healing, is_enough = rewriter.heal(regions)
     is_complete = found.findings.complete and is_enough and not rewriter.kept_values
-    findings = replace(found.findings, findings=culprits, complete=is_complete)
-    found = replace(found, findings=findings, healing=healing)
+    found = found.with_findings(findings=culprits, complete=is_complete)
+    found = replace(found, healing=healing)
     if not is_enough:
         found = found.noting("the cure changes more than these nodes, so that more is wrong")
     if rewriter.kept_values:
@@ -325,7 +328,7 @@ def _needs_many(rewriter: ModelRewriter, nodes: Collection[int]) -> bool:
     The remaining nodes of the full model are rewritten. It needs more if `MAX_SMALL_REGION` + 1 are
     needed.
     """
-    items = [k for k, group in enumerate(rewriter.groups) if group[0] in nodes]
+    items = rewriter.find_items(nodes)
     if rewriter.heals(rewriter.rewrite_all_but(items)):
         return False
     return all(
@@ -344,29 +347,17 @@ def _search_rewritten(
     oracle.stop = own.stop
     scope = range(rewriter.limit) or None
     found = yield from searcher.search(replace(interim, oracle=oracle), scope)
-    culprits = [f for f in found.findings.findings if f.kind is FindingKind.CULPRIT]
+    culprits = [f for f in found.findings.findings if f.is_culprit]
     if rewriter.limit:
         culprits = [f for f in culprits if rewriter.limit - 1 in f.items]
     is_complete = found.findings.complete and len(culprits) == len(found.findings.findings)
     if max(map(len, _list_regions(culprits)), default=0) >= largest:
         culprits = []
-    findings = replace(found.findings, findings=tuple(culprits), complete=is_complete)
-    return replace(found, findings=findings)
+    return found.with_findings(findings=tuple(culprits), complete=is_complete)
 
 
 def _list_regions(findings: Sequence[Finding]) -> list[Items]:
     return list(flatten(finding.regions for finding in findings))
-
-
-def _finds_no_region(interim: Interim) -> bool:
-    """Return whether the full model fails, none of its regions does, and some
-    have frozen shapes."""
-    findings = interim.findings
-    oracle = interim.oracle
-    is_failing = findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) and not findings.stopped
-    is_unknown = all(finding.kind is FindingKind.UNRESOLVED for finding in findings.findings)
-    items = range(len(oracle.groups))
-    return is_failing and is_unknown and any(oracle.region([k]).shapes for k in items)
 
 
 def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Interim]:
@@ -383,8 +374,7 @@ def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Int
         return replace(interim, settlement=settlement)
     log.info("not the nearest codes: searching in the first of such pieces")
     oracle = searcher.new_oracle(interim.trials)
-    inside = set(settlement.wrong_pieces[0].nodes)
-    scope = [k for k, group in enumerate(oracle.groups) if inside.intersection(group)]
+    scope = oracle.find_items(settlement.wrong_pieces[0].nodes)
     return (
         yield from searcher.search(replace(interim, oracle=oracle, settlement=settlement), scope)
     )
@@ -400,7 +390,7 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
     yield from ()
     findings = interim.findings
     kinds = {f.kind for f in findings.findings}
-    is_open = findings.outcome in (Outcome.AGREE, Outcome.CLAIMED) and not kinds
+    is_open = findings.agrees and not kinds
     is_wrong = findings.outcome is Outcome.DISAGREE
     adds_up = is_wrong and FindingKind.ACCUMULATED in kinds
     is_needed = is_open or adds_up or (is_wrong and len(findings.findings) > 1)
@@ -417,14 +407,10 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
         number = len(found.findings.findings)
         is_fewer = found.findings.complete and number < len(findings.findings)
         return found if number and (is_open or adds_up or is_fewer) else interim
-    every = tuple(range(len(oracle.groups)))
+    every = oracle.all_items
     if not adds_up or len(pieces) < MIN_EXACT * len(every) or None in pieces.values():
         return interim
-    why = explain_steps(len(pieces), len(every))
-    doubt = Finding(FindingKind.UNRESOLVED, every, None, why=why)
-    return replace(
-        interim, findings=replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
-    )
+    return interim.doubting(every, explain_steps(len(pieces), len(every)))
 
 
 def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Interim]:
@@ -432,18 +418,31 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     the error."""
     if interim.findings.outcome is not Outcome.AGREE or not interim.settlement.is_open:
         return interim
-    reason = find_doubt(interim.trials, ROUNDING_DOUBTS, _list_judged_regions(searcher, interim))
+    options = searcher.options
+    model = interim.trials.model
+    judged = [model.whole()]
+    if options.limits.inside:
+        judged.append(model.whole(model.tensors()))
+    if scope := options.scope(interim.oracle):
+        judged.append(interim.oracle.region(scope))
+    reason = find_doubt(interim.trials, ROUNDING_DOUBTS, judged)
     if not reason:
         return interim
     is_beyond = reason is Doubt.KERNELS
     exact_trials = interim.trials.with_criterion(ROUNDING_ALONE)
-    if is_beyond and not searcher.options.limits.inside:
+    if is_beyond and not options.limits.inside:
         result = exact_trials.run(exact_trials.full_model)
         precise = if_time(lambda: find_precise_setting(exact_trials, result), None)
         if precise:
             return interim.disagreeing(precise)
     log.info("the error is beyond rounding: looking at each node alone")
-    interim, settlement = _settle_by_nodes(searcher, interim, is_beyond)
+    limits = options.limits.subtract(interim.findings.counts.total())
+    before = interim.trials.log.extra_runs
+    nodes_evidence = gather_node_evidence(
+        interim.oracle, math.inf if limits.max_trials is None else limits.max_trials
+    )
+    settlement = settle_rounding(nodes_evidence, is_beyond_rounding=is_beyond)
+    interim = replace(interim, looks=interim.trials.log.extra_runs - before)
     if settlement.decision is not Decision.ROUNDING_ALONE:
         return replace(interim, settlement=settlement)
     log.info("no approximate kernel explains it: searching by rounding alone")
@@ -453,39 +452,12 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     )
     evidence = gather_finding_evidence(exact.oracle, exact.findings, interim.trials.judge)
     found = exact.findings
-    if found.stopped and all(f.kind is FindingKind.UNRESOLVED for f in found.findings):
+    if found.stopped and all(f.is_unresolved for f in found.findings):
         return interim.mark_stopped(found.stopped)
     if not evidence.explanation:
         return (yield from search_by_rewriting(searcher, exact))
     excused = replace(exact, oracle=replace(exact.oracle, trials=interim.trials))
     return excused.agreeing(Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation))
-
-
-def _list_judged_regions(searcher: Searcher, interim: Interim) -> list[Region]:
-    """Return the regions that the search was to judge."""
-    options = searcher.options
-    model = interim.trials.model
-    judged = [model.whole()]
-    if options.limits.inside:
-        judged.append(model.whole(model.tensors()))
-    if scope := options.scope(interim.oracle):
-        judged.append(interim.oracle.region(scope))
-    return judged
-
-
-def _settle_by_nodes(
-    searcher: Searcher, interim: Interim, is_beyond: bool
-) -> tuple[Interim, Settlement]:
-    """Run the nodes alone, as far as the limits allow; return the result with the number of runs,
-    and what decides."""
-    used = interim.trials.log
-    limits = searcher.options.limits.subtract(interim.findings.counts.total())
-    before = used.extra_runs
-    evidence = gather_node_evidence(
-        interim.oracle, math.inf if limits.max_trials is None else limits.max_trials
-    )
-    settlement = settle_rounding(evidence, is_beyond_rounding=is_beyond)
-    return replace(interim, looks=used.extra_runs - before), settlement
 
 
 def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[Interim]:
@@ -520,7 +492,7 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
     inside = yield from searcher.search(replace(interim, oracle=oracle), inside=True)
     if inside.findings.outcome is Outcome.DISAGREE:
         return inside
-    return replace(interim, findings=replace(interim.findings, counts=inside.findings.counts))
+    return interim.with_findings(counts=inside.findings.counts)
 
 
 def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
@@ -528,20 +500,17 @@ def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     candidate."""
     yield from ()
     trials = interim.trials
-    findings = interim.findings
-    if findings.outcome not in (Outcome.AGREE, Outcome.CLAIMED):
+    if not interim.findings.agrees:
         return interim
     if trials.verdict(trials.full_model).is_mute:
-        return replace(interim, findings=replace(findings, outcome=Outcome.UNRESOLVED))
+        return interim.with_findings(outcome=Outcome.UNRESOLVED)
     if not (scope := searcher.options.scope(interim.oracle)):
         return interim
     region = interim.oracle.region(scope)
     verdict = replace(trials.judge, scope=region).verdict(region, trials.run(region))
     if not verdict.is_mute:
         return interim
-    doubt = Finding(FindingKind.UNRESOLVED, tuple(scope), None, why=verdict.why)
-    findings = replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
-    return replace(interim, findings=findings)
+    return interim.doubting(tuple(scope), verdict.why)
 
 
 STAGES: tuple[Stage, ...] = (
@@ -567,9 +536,9 @@ def gather_node_evidence(oracle: NodeOracle, most: float) -> NodeEvidence:
 
     Nodes that no runtime approximates come first; the first of them that deviates ends it.
     """
-    operators = [list_operators(oracle, [k]) for k in range(len(oracle.groups))]
-    items = sorted(range(len(operators)), key=lambda k: bool(operators[k] & APPROXIMATED))
-    approximated = sum(bool(some & APPROXIMATED) for some in operators)
+    are_approximated = [not APPROXIMATED.isdisjoint(kinds) for kinds in oracle.kinds]
+    items = sorted(oracle.all_items, key=are_approximated.__getitem__)
+    approximated = sum(are_approximated)
     deviations = []
     alone = {}
     unseen = 0
@@ -646,7 +615,7 @@ def gather_finding_evidence(oracle: NodeOracle, findings: Findings, usual: Judge
         return NodeEvidence()
     deviations = []
     for finding in findings.findings:
-        is_culprit = finding.kind is FindingKind.CULPRIT and not finding.alike
+        is_culprit = finding.is_culprit and not finding.alike
         for items in finding.regions:
             region = oracle.region(items)
             with oracle.trials.log.count_as_extra(region):
@@ -658,8 +627,3 @@ def gather_finding_evidence(oracle: NodeOracle, findings: Findings, usual: Judge
             operators = _find_excused_operators(oracle.trials, region, verdict)
             deviations.append(Deviation.make(operators, error, agrees_usually=agrees_usually))
     return NodeEvidence(deviations)
-
-
-def list_operators(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
-    """Return the operators of some items."""
-    return {oracle.graph.ops[i] for i in flatten(oracle.groups[k] for k in items)}

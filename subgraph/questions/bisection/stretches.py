@@ -41,7 +41,7 @@ def list_stretches(oracle: NodeOracle) -> list[Items]:
     """Return the items, in ranges whose weights fit into the candidate's memory; all in one range
     if the full model fits."""
     trials = oracle.trials
-    everything = tuple(range(len(oracle.groups)))
+    everything = oracle.all_items
     weights = trials.graph.weights
     room = trials.runtime.workers.memory
     if room is None or not trials.runner.too_large(trials.full_model):
@@ -90,7 +90,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
         # it was tried, and stopped for its memory
         found = [whole]
         parts = list_stretches(oracle)
-    scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
+    scope = set(oracle.all_items if settings.within is None else settings.within)
     begin = settings.clock()
     for within in filter(None, (scope.intersection(items) for items in parts)):
         limits = settings.subtract(sum(f.counts.total() for f in found), settings.clock() - begin)
@@ -112,7 +112,7 @@ def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> 
     stopped = next((f.stopped for f in found if f.stopped), "")
     if not named:
         says = stopped or f"{why}; no region of its {parts} stretches fails on captured values"
-        named = (Finding(FindingKind.UNRESOLVED, tuple(range(len(oracle.groups))), None, why=says),)
+        named = (Finding(FindingKind.UNRESOLVED, oracle.all_items, None, why=says),)
     return Findings(
         (
             Outcome.DISAGREE

@@ -52,18 +52,6 @@ MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
-def write_answer(document: BlameDocument, folder: Path) -> BlameDocument:
-    """Return the document with its answer, and both as files in a folder.
-
-    Raises:
-        OutputError: nothing can be written.
-    """
-    document = replace(document, answer=make_paragraph(document))
-    (folder / BLAME_JSON).write_bytes(as_json(to_json(document)))
-    (folder / BLAME_ANSWER).write_bytes(f"{document.answer}\n".encode())
-    return document
-
-
 def list_plain_lines(found: BlameDocument) -> list[str]:
     """Return the lines of the answer after the first one, without Markdown.
 
@@ -82,7 +70,8 @@ def make_paragraph(found: BlameDocument) -> str:
     cause = found.cause
     region = found.region
     lines = [_format_head(found), *(f"- {NODE}: {format_code(node)}" for node in region.nodes)]
-    lines += [f"- {SEEN}: {clean(region.seen)}"] if region.seen else []
+    if region.seen:
+        lines.append(f"- {SEEN}: {clean(region.seen)}")
     lines += [f"- Differs: {clean(text)}" for text in region.differences[:MAX_CURES]]
     if cause.versions:
         lines.append(f"- Releases: {format_history(cause.versions)}")
@@ -115,7 +104,8 @@ def make_paragraph(found: BlameDocument) -> str:
             hint = ": `subcut blame MODEL --made-by TOOL` finds the step of the tool that made it"
         lines.append(f"- No cure is proven{hint}")
     lines += [f"- Note: {clean(note)}" for note in found.notes]
-    lines += [f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else []
+    if found.environment:
+        lines.append(f"- {ENVIRONMENT}: {clean(found.environment)}")
     return "\n".join(lines)
 
 
@@ -186,7 +176,8 @@ def summarize(found: BlameDocument) -> str:
     cost = found.cost
     runs = f"{count(cost.runs, 'run')}, {count(cost.installs, 'install')}"
     lines.append(f"{runs}, {cost.seconds:.0f} s in addition to the search")
-    lines += [f"answer and models: {clean(found.folder)}/"] if found.folder else []
+    if found.folder:
+        lines.append(f"answer and models: {clean(found.folder)}/")
     return "\n".join(lines)
 
 
@@ -320,7 +311,10 @@ def _explain(
                 seconds=round(time.monotonic() - began, 3),
             ),
         )
-        return write_answer(document, work)
+        document = replace(document, answer=make_paragraph(document))
+        (work / BLAME_JSON).write_bytes(as_json(to_json(document)))
+        (work / BLAME_ANSWER).write_bytes(f"{document.answer}\n".encode())
+        return document
 
 
 def _format_environment(of: RunEnvironment) -> str:

@@ -109,8 +109,11 @@ class Attributes:
                 other = _copy_with_own_shapes(model, onnx, left_out)
                 if self._is_right(other, fed, folder / f"without{tried}.onnx", as_it_is):
                     found = True
+                    named = ((model.graph.node[i], k) for i, k in left_out)
                     words = " and ".join(
-                        _describe_attribute(model.graph.node[i], k) for i, k in left_out
+                        f"{_format_attribute(node.attribute[k])} of"
+                        f" '{clean(node.name or node.output[0])}'"
+                        for node, k in named
                     )
                     log.info("attributes: right without %s", words)
                     yield words
@@ -200,11 +203,6 @@ def describe_node(node: protobuf.NodeProto) -> str:
     held = (a for a in node.attribute if a.type not in (TENSOR, SPARSE, GRAPH, GRAPHS))
     title = f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}"
     return ", ".join([title, *map(_format_attribute, held)])
-
-
-def _describe_attribute(node: protobuf.NodeProto, k: int) -> str:
-    """Return `ceil_mode=1 of 'pool'`."""
-    return f"{_format_attribute(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
 
 
 def _format_attribute(attribute: Any) -> str:

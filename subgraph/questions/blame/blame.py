@@ -314,7 +314,8 @@ class Blame:
             is_done = self.trials.runtime.own_model or any(cure.proven for cure in healed)
             rewriter = Rewriter(prover, self.trials, self.region, work, place)
             try:
-                healed += [] if is_done else rewriter.cures()
+                if not is_done:
+                    healed += rewriter.cures()
             except SubcutError as e:
                 self.notes.append(f"the region was not rewritten: {e.what}")
             self.runs += prover.runs + rewriter.tried
@@ -367,7 +368,11 @@ def _iter_candidates(
         yield prover.try_candidate("switch", f"{name} off", how, other)
     if history and asked:
         package = candidate.package or releases.find_package(candidate.backend)[0]
-        for version in _find_mended(history):
+        # the nearest releases that are right, after and before the wrong ones
+        known = [t.version for t in history.tried]
+        before = known[: known.index(history.first_wrong)] if history.first_wrong else []
+        right_before = [version for version in reversed(before) if version in history.right]
+        for version in filter(None, (history.first_right, *right_before[:1])):
             other = candidate.set_release(version, asked.sources)
             npm = f"npm install {package}@{version}"
             install = npm if other.can.npm else f"pip install {package}=={version}"
@@ -380,11 +385,3 @@ def is_between(version: str, first: str, last: str) -> bool:
     known = releases.parse(version)
     low = not first or known >= releases.parse(first)
     return low and (not last or known <= releases.parse(last) or version.startswith(f"{last}."))
-
-
-def _find_mended(history: Versions) -> list[str]:
-    """Return the nearest release that is right, after and before the wrong ones."""
-    known = [t.version for t in history.tried]
-    after = [history.first_right] if history.first_right else []
-    before = known[: known.index(history.first_wrong)] if history.first_wrong else []
-    return [*after, *[v for v in reversed(before) if v in history.right][:1]]

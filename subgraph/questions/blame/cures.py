@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,12 @@ class Prover:
         """Return the result of another candidate on the full model."""
         log.info("cure? %s, on the full model", clean(what))
         self.runs += 1
+        opened: AbstractContextManager[Trials]
         try:
-            with _share_processes(self.trials, candidate, f"cure-{self.runs}") as other:
+            opened = with_candidate(self.trials, candidate, f"cure-{self.runs}")
+            if candidate.build() == self.trials.runtime.candidate.build():  # in the same processes
+                opened = nullcontext(self.trials.with_candidate(candidate))
+            with opened as other:
                 verdict = other.verdict(self.trials.model.whole())
                 return self._make_cure(kind, what, how, verdict, other, self.trials.graph.path)
         except SubcutError as e:
@@ -166,11 +170,15 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     draws = list(
         draw_samples(samples, EXTRA_INPUTS, model.new_folder(), list_parameters(trials.graph))
     )
-    fed = replace(
-        setup,
-        feeding=extend_samples(setup.feeding, samples, draws),
-        candidate_model=trials.runtime.own_model,
+    origins = [*[""] * len(samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
+    feeding = replace(
+        setup.feeding,
+        records=(*samples, *draws),
+        origins=tuple(origins),
+        labels=(),
+        setting="",
     )
+    fed = replace(setup, feeding=feeding, candidate_model=trials.runtime.own_model)
     with ExitStack() as stack:
         try:
             more = stack.enter_context(
@@ -184,17 +192,6 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
             )
             prover = Prover(trials, setup, 0)
         yield prover
-
-
-@contextmanager
-def _share_processes(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
-    """Open trials of another candidate: in the same processes if the environment is the same."""
-    own = trials.runtime.candidate
-    if candidate.build() == own.build():
-        yield trials.with_candidate(candidate)
-        return
-    with with_candidate(trials, candidate, name) as other:
-        yield other
 
 
 def draw_samples(
@@ -217,15 +214,6 @@ def draw_samples(
                 saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")
                 changed[name] = saved.rebase(str(folder.resolve()))
         yield changed
-
-
-def extend_samples(
-    feeding: Feeding, samples: Sequence[Records], draws: Sequence[Records]
-) -> Feeding:
-    """Return the samples, and the draws after them."""
-    origins = [*[""] * len(samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
-    records = (*samples, *draws)
-    return replace(feeding, records=records, origins=tuple(origins), labels=(), setting="")
 
 
 def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:

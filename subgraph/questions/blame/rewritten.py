@@ -25,7 +25,7 @@ from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.editing.draft import Draft
 from subgraph.editing.replace import replace as replaced
 from subgraph.errors import SubcutError, UsageError
-from subgraph.graph import protobuf, region
+from subgraph.graph import protobuf, region as regions
 from subgraph.graph.graph import load
 from subgraph.graph.model_file import has_open_shapes
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
@@ -127,7 +127,15 @@ class Rewriter:
                 return None
             log.info("cure? %s, on the full model", clean(form.words))
             name = f"{make_safe_name(form.name)}-{self.tried}.onnx"
-            self._make_full_model(form, path).save(self.work / name)
+            graph = self.trials.graph
+            if form.opset:  # the full model is converted
+                draft = Draft(graph)
+                with OnnxProcess(graph.path) as onnx:
+                    draft.model = onnx.convert(draft.model, form.opset)
+            else:
+                region = fix_parameters(graph, self.region)
+                draft = replaced(graph, region, load(path), computed=region.shapes)
+            draft.save(self.work / name)
             cure = self.prover.try_model(form.words, self.work / name)
         except (SubcutError, OnnxError) as e:
             log.debug("%s: %s", form.words, e)
@@ -136,22 +144,6 @@ class Rewriter:
             (self.work / name).unlink()
         model = str(self.place / name) if cure.proven else None
         return replace(cure, model=model, equal=equal)
-
-    def _make_full_model(self, form: Rewriting, path: Path) -> Draft:
-        """Return the whole model with the form in the region's place; converted as a whole if
-        the form has another opset.
-
-        Raises:
-            SubcutError, OnnxError: it does not fit, or onnx cannot convert it.
-        """
-        graph = self.trials.graph
-        if not form.opset:
-            region = fix_parameters(graph, self.region)
-            return replaced(graph, region, load(path), computed=region.shapes)
-        draft = Draft(graph)
-        with OnnxProcess(graph.path) as onnx:
-            draft.model = onnx.convert(draft.model, form.opset)
-        return draft
 
 
 class OriginalRegion:
@@ -205,7 +197,9 @@ class OriginalRegion:
         equal = True
         for k, (theirs, ours) in enumerate(zip(outputs, expected, strict=True)):
             for name, record in ours.items():
-                if _have_same_files(theirs[name], record):
+                pairs = zip(theirs[name].files, record.files, strict=False)
+                is_same = all(filecmp.cmp(a, b, shallow=False) for a, b in pairs)
+                if is_same and len(theirs[name].files) == len(record.files):
                     continue
                 equal = False
                 if k not in self._noise:
@@ -233,7 +227,7 @@ class OriginalRegion:
         path = make_numbered_folder(self._scratch, "noise") / "model.onnx"
         path.write_bytes(model.SerializeToString())
         graph = load(path)
-        whole = region.find_region(graph, (), ())
+        whole = regions.find_region(graph, (), ())
         tensors = {**self._samples[k], **outputs}
         reference = self._reference
         return RegionNoise(graph, whole, reference, tensors, path.parent, own_steps=False)
@@ -254,10 +248,3 @@ class OriginalRegion:
 def _judge(noise: OutputNoise, expected: Record, actual: Record) -> Judgement:
     context = OutputContext(expected.name, noise=noise if expected.form == "tensor" else None)
     return judge(expected.value(), actual.value(), rule(CRITERION), context)
-
-
-def _have_same_files(one: Record, other: Record) -> bool:
-    """Return whether type, shape and values are equal, byte by byte."""
-    pairs = zip(one.files, other.files, strict=False)
-    is_same = all(filecmp.cmp(a, b, shallow=False) for a, b in pairs)
-    return is_same and len(one.files) == len(other.files)

@@ -89,7 +89,11 @@ def _list_history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
     state = tried[own].state
     notes = []
     other = ReleaseState.RIGHT if state is ReleaseState.WRONG else ReleaseState.WRONG
-    first_same = _find_begin(tried[: own + 1], state, other)
+    # the first of the releases in this state that lead up to the one that is used
+    first_same = None
+    for one in itertools.takewhile(lambda t: t.state is not other, reversed(tried[: own + 1])):
+        if one.state is state:
+            first_same = one.version
     first_other = next((t.version for t in tried[own:] if t.state is other), None)
     if state is ReleaseState.WRONG and not any(t.state is other for t in tried[:own]):
         notes.append(f"none before {first_same} is known to be right")
@@ -109,16 +113,3 @@ def _list_history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
     unknown = {t.version: t.why for t in tried if t.state is ReleaseState.UNKNOWN}
     releases = len(asked.releases)
     return Versions(wrong, right, unknown, first_wrong, first_right, releases, tried), notes
-
-
-def _find_begin(
-    tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseState
-) -> str | None:
-    """Return the first of the releases of a state that lead up to the last one, without one of the
-    other state between."""
-    first = None
-    for one in reversed(tried):
-        if one.state is other:
-            break
-        first = one.version if one.state is state else first
-    return first

@@ -120,25 +120,26 @@ def _check_value(file: str, key: str, value: Any) -> Any:
         raise UsageError(f"{file}: {key} = {value}: expected {kind}", code="loop.wrong-value")
     if key == "eos":
         return tuple(value) if isinstance(value, list) else (value,)
-    if key == "slices":
-        return {name: _parse_slices(file, name, part) for name, part in value.items()}
-    return value
-
-
-def _parse_slices(file: str, name: str, value: Any) -> Slicing:
-    table = {"size": value} if _is_number(value) else value
-    numbers = isinstance(table, dict) and "size" in table and all(map(_is_number, table.values()))
-    if (
-        not numbers
-        or table.keys() - {"size", "step", "axis"}
-        or min(table["size"], table.get("step", 1)) < 1
-    ):
-        raise UsageError(
-            f"{file}: slices: {name} = {value}: expected a size in elements",
-            f"{name} = 512, or {name} = {{ size = 576, step = 512, axis = -1 }}",
-            code="loop.wrong-value",
-        )
-    return Slicing(table["size"], table.get("step", table["size"]), table.get("axis", -1))
+    if key != "slices":
+        return value
+    slices = {}
+    for name, part in value.items():
+        table = {"size": part} if _is_number(part) else part
+        has_size = isinstance(table, dict) and "size" in table
+        if (
+            not has_size
+            or not all(map(_is_number, table.values()))
+            or table.keys() - {"size", "step", "axis"}
+            or min(table["size"], table.get("step", 1)) < 1
+        ):
+            raise UsageError(
+                f"{file}: slices: {name} = {part}: expected a size in elements",
+                f"{name} = 512, or {name} = {{ size = 576, step = 512, axis = -1 }}",
+                code="loop.wrong-value",
+            )
+        size = table["size"]
+        slices[name] = Slicing(size, table.get("step", size), table.get("axis", -1))
+    return slices
 
 
 def _is_number(value: Any) -> bool:
@@ -300,7 +301,8 @@ def _explain_unclear(graph: Graph, unknown: Sequence[str], states: StringMap) ->
     ]
     is_integer = find_declared_type(graph, unknown[0])[1] in INTEGERS
     may = [f'tokens = "{name}"'] if is_integer and not is_scalar else []
-    may += [f"[slices] {name} = 512"] if not is_scalar else []
+    if not is_scalar:
+        may.append(f"[slices] {name} = 512")
     may += [f'[states] {name} = "{output}"' for output in free[:1]]
     may += [f"[constants] {name} = 1"]
     return (

@@ -101,10 +101,8 @@ class Trace:
         outputs = make_stems(self.decoder)
         found = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
         found = {name: record.rebase(into.resolve()) for name, record in found.items()}
-        made = carry_over_empty_states(self.decoder, found, states, into)
-        return {name: made[name] for name in self.decoder.results}, make_next_states(
-            self.decoder, made
-        )
+        made, after = end_step(self.decoder, found, states, into)
+        return {name: made[name] for name in self.decoder.results}, after
 
     def drop(self, states: Records) -> None:
         """Remove the files of states that are no longer read, unless they are results as well."""
@@ -127,16 +125,13 @@ def make_stems(decoder: Decoder) -> dict[str, str]:
     return folders.number_stems(decoder.graph.outputs, "o")
 
 
-def make_next_states(decoder: Decoder, made: Records) -> Records:
-    """Return the states of the next step, under the names of its inputs."""
-    return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
-
-
-def carry_over_empty_states(
+def end_step(
     decoder: Decoder, made: Records, before: Records, into: Path
-) -> Records:
-    """Return the outputs of a step; for an empty state the one before, if the model has a branch
-    for steps with a cache.
+) -> tuple[Records, Records]:
+    """Return the outputs of a step, and the states of the next one under the names of its inputs.
+
+    For an empty state the output is the one before, if the model has a branch for steps with a
+    cache.
 
     So merged decoders give what the encoder's output was made into in the first step only.
     """
@@ -152,7 +147,7 @@ def carry_over_empty_states(
             held[output] = replace(
                 before[name], name=output, files=tuple(str(file.resolve()) for file in files)
             )
-    return held
+    return held, {name: replace(held[output], name=name) for name, output in decoder.states.items()}
 
 
 def _is_empty(record: Record) -> bool:
@@ -184,21 +179,17 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
         if k not in walked.states:
             walked.drop(before)
         walked.results.append(results)
-        walked.winners.append(find_winners(given, results, k))
+        winners = None
+        if given.decoder.logits:
+            winners = np.asarray(read_last_logits(given, results, k).argmax(axis=-1))
+        walked.winners.append(winners)
         walked.ended.append(ended.copy())
-        if given.find_prompt(k + 1) is None and walked.winners[k] is not None and given.file.eos:
-            ended |= np.isin(walked.winners[k], given.file.eos)
+        if given.find_prompt(k + 1) is None and winners is not None and given.file.eos:
+            ended |= np.isin(winners, given.file.eos)
             if ended.all():
                 break
     walked.states[walked.steps] = states
     return walked
-
-
-def find_winners(given: LoopInputs, results: Records, k: int) -> Any:
-    """Return the token of the largest logit of each row, (batch,); None without logits."""
-    if not given.decoder.logits:
-        return None
-    return np.asarray(read_last_logits(given, results, k).argmax(axis=-1))
 
 
 def read_last_logits(given: LoopInputs, results: Records, k: int) -> Array:
@@ -270,8 +261,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
             )
             return
         raw = made
-        made = carry_over_empty_states(decoder, made, states, into)
-        states = make_next_states(decoder, made)
+        made, states = end_step(decoder, made, states, into)
         yield CandidateStep(k, made, raw=raw)
         shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)
 
@@ -292,24 +282,18 @@ def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path
     for k in range(end + 1):
         into = folder / f"rounding{k}"
         into.mkdir(parents=True)
-        moved = {
-            name: _move_by_rounding(record, precision.eps, k, into, f"s{i}")
-            for i, (name, record) in enumerate(states.items())
-        }
+        moved = dict(states)
+        for i, (name, record) in enumerate(states.items()):
+            value = record.value()
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                drawn = np.random.default_rng(k).uniform(-1, 1, value.shape)
+                rounded = (value * (1 + precision.eps * drawn)).astype(value.dtype)
+                text = format_tensor_type(record.dtype)
+                moved[name] = write_value(record.name, rounded, into, f"s{i}", text)
         results, states = walked.step(k, moved, into)
         shutil.rmtree(folder / f"rounding{k - 1}", ignore_errors=True)
     pairs = ((walked.results[end][n].value(), record.value()) for n, record in results.items())
     return max((measure_relative_error(*pair) for pair in pairs), default=0.0)
-
-
-def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Record:
-    """Return a state with each value off by up to a rounding; one that holds no floats as it is."""
-    value = record.value()
-    if value is None or isinstance(value, list) or value.dtype.kind != "f":
-        return record
-    drawn = np.random.default_rng(seed).uniform(-1, 1, value.shape)
-    moved = (value * (1 + eps * drawn)).astype(value.dtype)
-    return write_value(record.name, moved, folder, stem, format_tensor_type(record.dtype))
 
 
 def measure_relative_error(expected: Any, actual: Any) -> float:

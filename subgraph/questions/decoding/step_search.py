@@ -375,7 +375,11 @@ class LoopSearch:
         if not step.made:
             return StepSeen(k, None, Status.FAIL)
         expected = dict(walked.results[k])
-        if k + 1 in walked.states and (k + 1) % _find_state_interval(self) == 0:
+        # small states are compared at each step
+        size = measure_size(walked.states[walked.steps])
+        is_small = size <= MAX_COMPARED_STATE_BYTES
+        interval = 1 if is_small else math.ceil(walked.steps / MAX_STATES)
+        if k + 1 in walked.states and (k + 1) % interval == 0:
             before = walked.states[k + 1]
             expected |= {output: before[name] for name, output in walked.decoder.states.items()}
         worst = 0.0
@@ -459,12 +463,6 @@ def _explain_mute_steps(search: LoopSearch) -> str:
 def _digest_step(search: LoopSearch, step: CandidateStep) -> str:
     """Return a hash of all bits that a step returned."""
     return digest(search.first.model.values.digest([step.made[n] for n in sorted(step.made)]))
-
-
-def _find_state_interval(search: LoopSearch) -> int:
-    """Return the number of steps of which one has its states compared; 1 if they are small."""
-    size = measure_size(search.walked.states[search.walked.steps])
-    return 1 if size <= MAX_COMPARED_STATE_BYTES else math.ceil(search.walked.steps / MAX_STATES)
 
 
 def _describe_step(seen: StepSeen, error: SubcutError | None) -> str:

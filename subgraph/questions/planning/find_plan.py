@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
 from threading import Lock, Semaphore
@@ -247,9 +247,17 @@ class ModelRunner:
         Raises:
             OutOfTime: The time that the user allowed is used up.
         """
-        return self._load_or_run(
-            [self.key_of(levels), samples], partial(self._write_job, levels, samples)
-        )
+
+        def job(folder: Path, into: Path) -> Job:
+            options = self.trials.runtime.candidate.options
+            models = self.models
+            model = folder / "model.onnx"
+            models.draft(levels, simulated=self.simulated).save(model)
+            if models.twin.by_command:
+                options = {**options, "keep": render(models.find_kept_nodes(levels))}
+            return Job(model, self._list_feeds(samples), self.outputs, into, options=options)
+
+        return self._load_or_run([self.key_of(levels), samples], job)
 
     def _load_or_run(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
         """Return the stored result of a job, or run it.
@@ -281,17 +289,6 @@ class ModelRunner:
     def is_over(self) -> bool:
         """Return whether the time that the user set is used up."""
         return self.trials.runtime.workers.deadline.has_passed
-
-    def _write_job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
-        """Return a run of the model with these levels; it is written to the folder."""
-        options = self.trials.runtime.candidate.options
-        models = self.models
-        models.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
-        if models.twin.by_command:
-            options = {**options, "keep": render(models.find_kept_nodes(levels))}
-        return Job(
-            folder / "model.onnx", self._list_feeds(samples), self.outputs, into, options=options
-        )
 
     def _list_feeds(self, samples: int | None = None) -> list[list[Record]]:
         names = list(self.trials.graph.inputs)
@@ -453,7 +450,8 @@ class Planner:
             if not (judged := self.judge(self.models.keep_in_float(every))).agrees:
                 reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
-                self.problem += f"; {reason.says}" if reason else ""
+                if reason:
+                    self.problem += f"; {reason.says}"
                 is_moving = isinstance(reason, Settlement)
                 self.is_wrong = judged.fails and not is_moving
                 return None

@@ -27,7 +27,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import copy_model
 from subgraph.graph.nested import rename
 from subgraph.graph.opsets import get_opset
-from subgraph.iterables import flatten
+from subgraph.iterables import flatten, group_values
 from subgraph.questions.planning.places import (
     FLOAT,
     OUTPUT,
@@ -108,25 +108,21 @@ class _Drafting:
         self.constants: set[str] = set()  # names of weights that were added
 
     def run(self) -> Draft:
-        by_node: dict[int, dict[str, Lowering]] = {}
-        for (i, name), how in self.how.items():
-            by_node.setdefault(i, {})[name] = how
+        by_node = group_values((i, (name, how)) for (i, name), how in self.how.items())
         nodes = list(self.proto.node)
         for i in self.graph.in_order(i for i in by_node if i != OUTPUT):
-            self._lower_node(nodes[i], by_node[i])
-        for name, form in sorted(by_node.get(OUTPUT, {}).items()):
+            node = nodes[i]
+            lowered = dict(by_node[i])
+            if isinstance(form := lowered.get(""), Rounded):
+                self._round(node, form)
+            for k, name in enumerate(node.input):
+                if name and (form := lowered.get(name)):
+                    assert not isinstance(form, Rounded)
+                    node.input[k] = self._lower(name, form)
+        for name, form in sorted(by_node.get(OUTPUT, ())):
             assert not isinstance(form, Rounded)
             self._lower_output(name, form)
         return self._finish()
-
-    def _lower_node(self, node: Any, how: Mapping[str, Lowering]) -> None:
-        """Lower what a node reads, or computes in."""
-        if isinstance(form := how.get(""), Rounded):
-            self._round(node, form)
-        for k, name in enumerate(node.input):
-            if name and (form := how.get(name)):
-                assert not isinstance(form, Rounded)
-                node.input[k] = self._lower(name, form)
 
     def _finish(self) -> Draft:
         self.proto.node.extend(self.made)
@@ -154,18 +150,15 @@ class _Drafting:
                 self.names[key] = self._dequantize(name, form, codes)
         return self.names[key]
 
-    def _make_stem(self, name: str, form: Quantized) -> str:
-        """Return the start of the names of a form's nodes: a tensor may be read in several."""
-        forms = self.forms.setdefault(name, [])
-        if form not in forms:
-            forms.append(form)
-        return f"{name}:{form.dtype}" if forms.index(form) else name
-
     def _dequantize(
         self, name: str, form: Quantized, codes: Array | None = None, gives: str = ""
     ) -> str:
         """Add nodes that quantize a tensor, or hold its codes, and dequantize them."""
-        stem = self._make_stem(name, form)
+        # a tensor may be read in several forms
+        forms = self.forms.setdefault(name, [])
+        if form not in forms:
+            forms.append(form)
+        stem = f"{name}:{form.dtype}" if forms.index(form) else name
         step = _unwrap(np.asarray(form.scale.step, np.float32))
         zero = _unwrap(np.asarray(form.scale.zero, np.int64).astype(form.dtype))
         scale = [
@@ -199,7 +192,8 @@ class _Drafting:
             for names in (node.input, node.output):
                 names[:] = [raw if n == name else n for n in names]
         for value in outputs:
-            value.name = name if value.name == raw else value.name
+            if value.name == raw:
+                value.name = name
         if isinstance(form, Dynamic):
             self._add_node("Identity", [self._add_dynamic(raw)], [name])
         else:

@@ -203,9 +203,16 @@ def make_plan(
     began = time.monotonic()
     end = began + MAX_SEARCH_SHARE * request.max_time
     with _open(graph, setup, reference, request, end) as (trials, twin, scaled):
-        between = _make_gears(trials.model, twin, request.gears)
+        if {*request.gears} - {*ENDS} and not twin.forms:
+            raise UsageError(
+                "--gears is for quantized models",
+                "omit it: no gear is between 16 bits and float32",
+                code="option.conflict",
+            )
+        names = [name for name in GEARS if name in request.gears]
+        gears = {name: make_gear(trials.graph, twin, name) for name in names}
         unit = Unit(request.unit or Unit.NODE)
-        models = LoweredModels(trials.graph, twin, unit, between)
+        models = LoweredModels(trials.graph, twin, unit, gears)
         planner = Planner(trials, models, request.jobs)
         trials.model.values.need(planner.runner.outputs)
         if setup.score:
@@ -267,17 +274,6 @@ def _describe_other_error(planner: Planner) -> str:
     items = NodeItems(trials, list_items(trials))
     wrong = ((k, one) for k, one in items.judge_steps().items() if one and is_beyond_steps(one))
     return next((f"{items.label(k)}: {one.why}" for k, one in wrong), "")
-
-
-def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
-
-    if {*between} - {*ENDS} and not twin.forms:
-        raise UsageError(
-            "--gears is for quantized models",
-            "omit it: no gear is between 16 bits and float32",
-            code="option.conflict",
-        )
-    return {name: make_gear(model.graph, twin, name) for name in GEARS if name in between}
 
 
 @contextmanager
@@ -497,12 +493,18 @@ def _summarize(document: PlanDocument) -> str:
     names = list_names(document)
     every = count(document.setup.places, "place")
     places = f"{len(names)} of {every} in {' or '.join(gears) or 'float'}"
-    places += f": {list_some(names, MAX_NAMED)}" if names else ""
-    return (
-        f"inconclusive: {places}; but {_describe_few(document)}"
-        if document.exit_code
-        else f"right with {places}"
-    )
+    if names:
+        places += f": {list_some(names, MAX_NAMED)}"
+    if not document.exit_code:
+        return f"right with {places}"
+    few = "one sample shows nothing about others"
+    score = result.score
+    if score and score.interval:
+        low, high = score.interval
+        of = "drop by" if score.of == "drop" else "score"
+        samples = count(score.samples, "sample")
+        few = f"{samples} are few: other draws of them {of} {low:.3g} to {high:.3g}"
+    return f"inconclusive: {places}; but {few}"
 
 
 def list_names(document: PlanDocument) -> list[str]:
@@ -512,15 +514,3 @@ def list_names(document: PlanDocument) -> list[str]:
     return [
         f"{clean(place.name)} ({place.gear})" if has_gears else clean(place.name) for place in kept
     ]
-
-
-def _describe_few(document: PlanDocument) -> str:
-    score = document.result.score
-    if score is None or score.interval is None:
-        return "one sample shows nothing about others"
-    low, high = score.interval
-    of = "drop by" if score.of == "drop" else "score"
-    return (
-        f"{count(score.samples, 'sample')} are few: other draws of them {of} {low:.3g} to"
-        f" {high:.3g}"
-    )

@@ -17,7 +17,6 @@ from enum import StrEnum
 import numpy as np
 
 from subgraph.errors import UsageError
-from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.nested import list_bodies
@@ -26,7 +25,7 @@ from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEI
 from subgraph.graph.quantization import AXIS, read_constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
-from subgraph.iterables import flatten, invert
+from subgraph.iterables import flatten, group_values, invert
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import Scale
 from subgraph.trials.candidate_model import CandidateModel
@@ -134,10 +133,10 @@ class Twin:
 
 def list_places(graph: Graph, twin: Twin, unit: Unit) -> list[Place]:
     """List the places of a model, in the order of its nodes."""
-    groups: dict[str, list[Read]] = {}
     names = name_blocks(graph) if unit is Unit.BLOCK else {}
-    for read in twin.reads(graph):
-        groups.setdefault(names.get(read[0]) or _name(graph, read, unit), []).append(read)
+    groups = group_values(
+        (names.get(read[0]) or _name(graph, read, unit), read) for read in twin.reads(graph)
+    )
     return [
         Place(name, frozenset(reads), tuple(dict.fromkeys(i for i, _ in reads if i != OUTPUT)))
         for name, reads in groups.items()
@@ -272,20 +271,16 @@ def _iter_activations(twin: Graph) -> Iterator[tuple[str, Form]]:
         if op == "DynamicQuantizeLinear":
             known[node.input[0]] = Dynamic()
         elif op in OUTPUT_SCALES and (scale := read_constant_scale(twin, node, *OUTPUT_SCALES[op])):
-            form = Quantized(scale, _find_code_type(twin, node, OUTPUT_SCALES[op][1]))
+            # codes have the integer type of the zero point; uint8 without one
+            position = OUTPUT_SCALES[op][1]
+            zero = twin.array(node.input[position] if len(node.input) > position else "")
+            form = Quantized(scale, "uint8" if zero is None else str(zero.dtype))
             known[node.output[0]] = form
             if op == "QuantizeLinear" and not twin.is_weight(node.input[0]):
                 known[node.input[0]] = form
         elif op == "DequantizeLinear" and (codes := known.get(node.input[0])):
             known[node.output[0]] = codes
     yield from known.items()
-
-
-def _find_code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
-    """Return the integer type of the codes, which is that of the zero point; uint8 without one."""
-    name = node.input[position] if len(node.input) > position else ""
-    zero = graph.array(name)
-    return "uint8" if zero is None else str(zero.dtype)
 
 
 def _find_weight_forms(

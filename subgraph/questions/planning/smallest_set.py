@@ -61,7 +61,8 @@ def find_smallest_set(order: Sequence[int], accepts: Accepts) -> Found:
         key = frozenset(kept)
         if key not in results:
             results[key] = accepts(kept)
-            best[:] = kept if results[key] else best
+            if results[key]:
+                best[:] = kept
         return results[key]
 
     with suppress(OutOfTime):

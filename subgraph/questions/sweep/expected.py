@@ -220,8 +220,14 @@ class ExpectedOutputs:
         is_possible = is_judged_by_noise_in_fp32(self.criterion, precision)
         if judgement.agrees and is_possible:
             by_rounding = output.judge(self._rounding_alone, precision, noise)
-            if by_rounding.fails and self._needs_rounding(output, by_rounding):
-                judgement = by_rounding
+            if by_rounding.fails:
+                # it counts if no approximate kernel of the model explains it
+                error = find_relative_error(by_rounding)
+                operators = graphs.load(output.example.model).ops
+                deviation = Deviation.make(operators, error, agrees_usually=True)
+                settlement = settle_rounding(NodeEvidence([deviation]), is_beyond_rounding=True)
+                if settlement.decision is Decision.ROUNDING_ALONE:
+                    judgement = by_rounding
         if judgement.agrees or not self.by_noise:
             return judgement, CRITERION
         if judgement.is_unresolved:  # the model does not run with perturbations, for example
@@ -231,14 +237,6 @@ class ExpectedOutputs:
             if tolerated.agrees:
                 return tolerated, TOLERANCE
         return judgement, CRITERION
-
-    @staticmethod
-    def _needs_rounding(output: _Output, by_rounding: Judgement) -> bool:
-        """Return whether no approximate kernel of the model explains an error beyond rounding."""
-        operators = graphs.load(output.example.model).ops
-        deviation = Deviation.make(operators, find_relative_error(by_rounding), agrees_usually=True)
-        settlement = settle_rounding(NodeEvidence([deviation]), is_beyond_rounding=True)
-        return settlement.decision is Decision.ROUNDING_ALONE
 
     def _judge_without_noise(self, output: _Output, precision: Precision) -> tuple[Judgement, str]:
         """Judge by the test's own tolerance, which is too strict for float16 and near zero.

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper, version_converter
 
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, Refused, SubcutError, UnknownName
@@ -47,7 +49,7 @@ from subgraph.storage.tensors import (
     save,
 )
 from subgraph.text import find_nearest
-from subgraph.types import Array, JsonObject, frozen
+from subgraph.types import JsonObject, frozen
 from subgraph.version import __version__
 
 ARCHIVE = "tests.zip"
@@ -140,7 +142,11 @@ class OperatorTests(TestList):
         names = [(t.op, t.name) for t in self.tests] + [(t.operator, t.test) for t in self.left_out]
         named: set[tuple[str, str]] = set()
         for pattern in patterns:
-            found = {name for name in names if _is_named(pattern, *name)}
+            found = set()
+            for op, test in names:
+                words = filter(None, (op, test, test.removeprefix("test_")))
+                if any(fnmatch.fnmatchcase(word.lower(), pattern.lower()) for word in words):
+                    found.add((op, test))
             if not found:
                 parts = list(filter(None, flatten(names)))
                 raise UnknownName(
@@ -168,11 +174,6 @@ class OperatorTests(TestList):
             tuple(r.rebase(folder) for r in records) for records in (test.inputs, test.outputs)
         )
         return Example(test.name, folder / MODEL, inputs, outputs, test.rtol, test.atol, test.key)
-
-
-def _is_named(pattern: str, op: str, test: str) -> bool:
-    names = (op, test, test.removeprefix("test_"))
-    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in names if name)
 
 
 def collect(store: Store, onnxruntime: str) -> OperatorTests:
@@ -237,8 +238,24 @@ def _make(folder: Path) -> JsonObject:
 
 
 def _iter_node_tests() -> Iterator[_OnnxTest]:
+    """Yield onnx's node tests.
+
+    Each module's random values start from the same seed, so that all runs are alike.
+    """
+    try:
+        import onnx.backend.test.case.node as cases
+    except ImportError as e:
+        raise BackendError(
+            f"this onnx has no operator tests: {e}", "pip install -U onnx", code="sweep.no-tests"
+        ) from e
+    state = np.random.get_state()
+    modules = pkgutil.walk_packages(cases.__path__, f"{cases.__name__}.")
+    for module in sorted(m.name for m in modules):
+        np.random.seed(0)
+        importlib.import_module(module)
+    np.random.set_state(state)
     ops: dict[str, tuple[str, str]] = {}
-    for case in _generate_cases():
+    for case in list(cases._NodeTestCases):
         m = EXPANDED.fullmatch(case.name)
         node = case.model.graph.node[0]
         ops[case.name] = ops[m[1]] if m and m[1] in ops else (node.op_type, node.domain)
@@ -248,30 +265,9 @@ def _iter_node_tests() -> Iterator[_OnnxTest]:
             )
 
 
-def _generate_cases() -> list[Any]:
-    """Generate onnx's node tests.
-
-    Each module's random values start from the same seed, so that all runs are alike.
-    """
-    try:
-        import onnx.backend.test.case.node as node
-    except ImportError as e:
-        raise BackendError(
-            f"this onnx has no operator tests: {e}", "pip install -U onnx", code="sweep.no-tests"
-        ) from e
-    state = np.random.get_state()
-    for module in sorted(m.name for m in pkgutil.walk_packages(node.__path__, f"{node.__name__}.")):
-        np.random.seed(0)
-        importlib.import_module(module)
-    np.random.set_state(state)
-    return list(node._NodeTestCases)
-
-
 def _iter_network_tests() -> Iterator[_OnnxTest]:
     """Yield the light networks, fed as onnx's runner does: a ramp from 0 to 1, for which the wheel
     has the outputs."""
-    import onnx
-    from onnx import numpy_helper
     from onnx.backend.test.case.model import collect_testcases
 
     for case in collect_testcases():
@@ -281,7 +277,13 @@ def _iter_network_tests() -> Iterator[_OnnxTest]:
             continue
         model = onnx.load(path)
         weights = {w.name for w in model.graph.initializer}
-        inputs = [_make_ramp(i.type) for i in model.graph.input if i.name not in weights]
+        inputs = []
+        for info in model.graph.input:
+            if info.name not in weights:
+                _, _, dims = read_type(info.type)
+                shape = [d if isinstance(d, int) else 1 for d in dims or ()]
+                size = int(np.prod(shape))
+                inputs.append((np.arange(size).reshape(shape) / size).astype(np.float32))
         files = [
             path.with_name(f"{path.stem}_output_{k}.pb") for k in range(len(model.graph.output))
         ]
@@ -289,13 +291,6 @@ def _iter_network_tests() -> Iterator[_OnnxTest]:
         yield _OnnxTest(
             f"test_{path.stem}", "", "", NETWORK, model, inputs, outputs, case.rtol, case.atol
         )
-
-
-def _make_ramp(type_proto: Any) -> Array:
-    _, _, dims = read_type(type_proto)
-    shape = [d if isinstance(d, int) else 1 for d in dims or ()]
-    size = int(np.prod(shape))
-    return np.asarray((np.arange(size).reshape(shape) / size).astype(np.float32))
 
 
 def _write(test: _OnnxTest, folder: Path, newest: int) -> OperatorTest:
@@ -328,8 +323,6 @@ def lower_opset(model: Any, newest: int) -> Any:
 
     onnx stamps a test with its own newest opset, which older runtimes refuse.
     """
-    from onnx import helper, version_converter
-
     if get_opset(model) <= newest:
         return model
     try:
@@ -343,9 +336,6 @@ def lower_opset(model: Any, newest: int) -> Any:
 
 def find_newest_opset(folder: Path) -> int:
     """Return the newest opset that onnxruntime accepts; the models tried are in `folder`."""
-    import onnx
-    from onnx import helper
-
     newest = list_newest_opsets()[""]
     graph = onnx.parser.parse_graph("g (float[1] x) => (float[1] y) { y = Relu (x) }")
     with Reference() as reference:
@@ -388,8 +378,6 @@ def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) 
 
 def _to_value(value: Any) -> Value:
     """Make a value from an array, a number, a message, or a list of these."""
-    from onnx import TensorProto, numpy_helper
-
     if isinstance(value, (list, tuple)):
         return [array for v in value if isinstance(array := _to_value(v), np.ndarray)]
     if isinstance(value, TensorProto):

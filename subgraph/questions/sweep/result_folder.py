@@ -67,7 +67,6 @@ from subgraph.storage.folders import make_safe_name
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, copy_record
 from subgraph.text import clean
-from subgraph.types import Fields, frozen
 from subgraph.verdict import Verdict
 
 
@@ -76,6 +75,7 @@ def make_document(
 ) -> SweepDocument:
     """Return the document of a sweep whose cases go to `places`, one per candidate."""
     numbers = range(len(sweep.candidates))
+    columns = [[row.results[k] for row in rows] for k in numbers]
     left_out = sweep.tests.left_out
     nodes = [row.test for row in rows if row.test.kind == NODE]
     operators = len({(t.domain, t.op) for t in nodes})
@@ -89,8 +89,17 @@ def make_document(
         only=sweep.only,
         tests=TestsEntry(version, len(rows), operators, len(rows) - len(nodes), len(left_out)),
         candidates=[
-            _make_candidate_entry(sweep.candidates[k], [r.results[k] for r in rows], places[k])
-            for k in numbers
+            CandidateEntry(
+                runtime.candidate.name,
+                runtime.candidate.backend,
+                runtime.candidate.options,
+                runtime.about.version,
+                runtime.precision,
+                count_outcomes(results),
+                sum(r.verdict.build + r.verdict.run for r in results),
+                str(place.path),
+            )
+            for runtime, results, place in zip(sweep.candidates, columns, places, strict=True)
         ],
         operators=_list_operators(rows),
         networks=[
@@ -149,23 +158,6 @@ def make_result_entry(result: SweepResult, case: str | None = None) -> ResultEnt
     )
 
 
-def _make_candidate_entry(
-    runtime: Runtime, results: Sequence[SweepResult], place: ResultPlace
-) -> CandidateEntry:
-    candidate = runtime.candidate
-    seconds = sum(r.verdict.build + r.verdict.run for r in results)
-    return CandidateEntry(
-        candidate.name,
-        candidate.backend,
-        candidate.options,
-        runtime.about.version,
-        runtime.precision,
-        count_outcomes(results),
-        seconds,
-        str(place.path),
-    )
-
-
 def _list_operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
     """List the operators, the most interesting first: wrong, then crashed …; then by name."""
     groups = group_values(
@@ -198,35 +190,6 @@ MAX_NAME = 60  # characters of a candidate's name, and of the choice of tests, i
 FORMATS = ("npy", "bin")
 
 
-@frozen
-class SweepRequest:
-    """The settings that the cases of a candidate depend on."""
-
-    candidate: str
-    identity: Fields
-    precision: str | None
-    criterion: str
-    only: Sequence[str]
-
-
-@frozen
-class TestRequest:
-    """The test that a case was made from, and the version of onnx that it belongs to."""
-
-    test: str
-    onnx: str
-
-
-@frozen
-class ExpectedEntry:
-    """The test's name, operator and tolerance in a case's manifest."""
-
-    test: str
-    operator: str
-    rtol: float
-    atol: float
-
-
 def choose_place(
     candidate: Candidate, only: Sequence[str], output: Path, *, force: bool
 ) -> ResultPlace:
@@ -234,17 +197,6 @@ def choose_place(
     name = folders.make_safe_name(candidate.name)[:MAX_NAME]
     choice = f"-{folders.make_safe_name('+'.join(only))[:MAX_NAME]}" if only else ""
     return ResultPlace(output, f"sweep-{name}{choice}", force)
-
-
-def make_request(sweep: Sweep, runtime: Runtime) -> object:
-    """Return the `SweepRequest` of a candidate, as JSON."""
-    candidate = runtime.candidate
-    criterion = sweep.expected.criterion
-    return to_json(
-        SweepRequest(
-            candidate.name, candidate.identity(""), candidate.precision, criterion, sweep.only
-        )
-    )
 
 
 def find_free_places(places: Iterable[ResultPlace]) -> list[ResultPlace]:
@@ -276,7 +228,14 @@ def save(
                 if name := choose_case_name(row.test, row.results[k]):
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
             evidence.write_document(document, work, SWEEP_JSON)
-            request = make_request(sweep, runtime)
+            candidate = runtime.candidate
+            request = {
+                "candidate": candidate.name,
+                "identity": candidate.identity(""),
+                "precision": candidate.precision,
+                "criterion": sweep.expected.criterion,
+                "only": sweep.only,
+            }
             case.write_manifest(
                 EvidenceManifest(source=_make_source(), command=document.command, request=request),
                 work,
@@ -321,7 +280,7 @@ def _save_case(
             f"{test.name}.onnx", bytes=skeleton.size, structure_sha256=skeleton.structure
         ),
         command=f"subcut sweep --only {test.name}",
-        request=TestRequest(test.name, onnx),
+        request={"test": test.name, "onnx": onnx},
         region=RegionEntry(
             [n.name for n in nodes[:1]], [n.name for n in nodes[-1:]], nodes, parameters=parameters
         ),
@@ -333,7 +292,12 @@ def _save_case(
         above=0,
         losses=(),
         check=CheckResult("expected", check.removesuffix(": "), 0.0),
-        expected=ExpectedEntry(test.name, test.op, test.rtol, test.atol),
+        expected={
+            "test": test.name,
+            "operator": test.op,
+            "rtol": test.rtol,
+            "atol": test.atol,
+        },
         found={"candidate": name, "version": runtime.about.version}
         | to_json(make_result_entry(result)),
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
+from subgraph.iterables import flatten
 from subgraph.search.driver import Search
 from subgraph.search.oracle import (
     Accumulation,
@@ -20,6 +21,7 @@ from subgraph.search.oracle import (
     Purpose,
     QueryKind,
     RegionOutcome,
+    exclude,
 )
 from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Signature
@@ -58,7 +60,15 @@ def find_accumulated(
         max(shares) >= MIN_CULPRIT_SHARE or sum(shares) < MIN_SUM * share
     ):
         return None
-    growth = (yield from _measure_growth(state)) if share == 1.0 else ()
+    growth = []
+    if share == 1.0:
+        # the errors of prefixes that run on the model's inputs; unknown ones are omitted
+        sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
+        queries = [state.aim.make_in_place_query(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
+        answers = yield from state.one_by_one(Purpose.GROWTH, queries)
+        for size, answer in zip(sizes, answers, strict=True):
+            if answer.prefix_error is not None:
+                growth.append((size, answer.prefix_error))
     contributors = yield from _find_largest(state, pieces, shares)
     spoiling = yield from _find_spoiling(state, scope, contributors)
     if spoiling:
@@ -68,7 +78,7 @@ def find_accumulated(
         scope,
         sum(shares),
         f"{count} pieces explain {sum(shares):.0%} together, none more than {max(shares):.0%}",
-        growth,
+        tuple(growth),
         contributors,
     )
 
@@ -90,7 +100,7 @@ def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]
     If none of them accounts for much, the error arises in many places, of which these were seen to
     fail. Then the result is a single finding.
     """
-    culprits = [f for f in findings if f.kind is FindingKind.CULPRIT]
+    culprits = [f for f in findings if f.is_culprit]
     shares = [f.share_of_model for f in culprits if f.share_of_model is not None]
     if (
         state.aim.signature not in NUMBERS
@@ -170,9 +180,20 @@ def _find_spoiling(
         return None
     for index in reversed(range(len(pieces))):
         piece = pieces.pop(index)
-        if not (yield from _agrees_without(state, scope, pieces)):
-            pieces.insert(index, (yield from _halve_spoiling(state, scope, piece, pieces)))
-    items = tuple(sorted(chain.from_iterable(pieces)))
+        if (yield from _agrees_without(state, scope, pieces)):
+            continue
+        # the part of the piece without which, and without the others, the scope agrees
+        while len(piece) > 1:
+            halves = _split(piece)
+            shares = yield from _measure_shares(state, halves, True)
+            if shares is None:
+                break
+            larger = halves[shares.index(max(shares))]
+            if not (yield from _agrees_without(state, scope, [*pieces, larger])):
+                break
+            piece = larger
+        pieces.insert(index, piece)
+    items = tuple(sorted(flatten(pieces)))
     if not (yield from state.tail(Purpose.TAIL, items)).fails:
         return None
     (alone,) = yield from state.ask(
@@ -187,35 +208,9 @@ def _find_spoiling(
     )
 
 
-def _halve_spoiling(
-    state: SearchState, scope: Items, piece: Items, others: Sequence[Items]
-) -> Search[Items]:
-    """Return the part of a piece without which, and without the others, the scope agrees."""
-    while len(piece) > 1:
-        halves = _split(piece)
-        shares = yield from _measure_shares(state, halves, True)
-        if shares is None:
-            break
-        larger = halves[shares.index(max(shares))]
-        if not (yield from _agrees_without(state, scope, [*others, larger])):
-            break
-        piece = larger
-    return piece
-
-
 def _agrees_without(state: SearchState, scope: Items, pieces: Sequence[Items]) -> Search[bool]:
-    removed = set(chain.from_iterable(pieces))
-    rest = tuple(k for k in scope if k not in removed)
+    rest = exclude(scope, set(flatten(pieces)))
     return (yield from state.tail(Purpose.TAIL, rest)).agrees
-
-
-def _measure_growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
-    """Measure the errors of prefixes that run on the model's inputs; unknown ones are omitted."""
-    sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
-    queries = [state.aim.make_in_place_query(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
-    answers = yield from state.one_by_one(Purpose.GROWTH, queries)
-    errors = [(size, answer.prefix_error) for size, answer in zip(sizes, answers, strict=True)]
-    return tuple((size, error) for size, error in errors if error is not None)
 
 
 def _find_largest(

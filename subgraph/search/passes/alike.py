@@ -10,13 +10,13 @@ it, one run for each, a few first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from subgraph.iterables import flatten, invert
 from subgraph.search.driver import Search
-from subgraph.search.oracle import Finding, FindingKind, Items, Purpose
+from subgraph.search.oracle import Finding, Items, Purpose
 from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature
 
@@ -27,7 +27,7 @@ FIRST_REGIONS = 4  # regions of a kind that are run one by one; if all agree, th
 def find_cause(state: SearchState, finding: Finding) -> Hashable:
     """Return the properties that findings with one cause share: how they fail, and the kinds of
     their items."""
-    if state.labels is None or finding.kind is not FindingKind.CULPRIT or finding.everywhere:
+    if state.labels is None or not finding.is_culprit or finding.everywhere:
         return finding
     kinds = Counter(state.labels[k] for k in finding.items)
     return finding.signature, finding.certified, frozenset(kinds.items())
@@ -155,8 +155,13 @@ def find_everywhere(state: SearchState, scope: Items, culprits: Sequence[Items])
 
     Complexity: at most `MAX_COMPARED_ITEMS` runs; `MAX_RIGHT` + 1 runs of agreeing items end it.
     """
-    failed = _select_disjoint([*culprits, *state.seen.irrelevant])
-    if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
+    failed = 0  # disjoint regions
+    seen: set[int] = set()
+    for region in sorted([*culprits, *state.seen.irrelevant], key=len):
+        if seen.isdisjoint(region):
+            failed += 1
+            seen.update(region)
+    if state.seen.agreed or state.aim.flaky or failed < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
     off = yield from find_off_alone(
         state, scope, list(flatten(region for region in culprits if len(region) == 1))
@@ -184,20 +189,8 @@ def find_off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) 
     return tuple(off) if len(off) > MAX_COMPARED_ITEMS // 2 and kinds >= MIN_KINDS else ()
 
 
-def _select_disjoint(regions: Iterable[Items]) -> list[Items]:
-    """Return regions, smallest first, without those that share an item with an earlier one."""
-    kept = []
-    seen: set[int] = set()
-    for region in sorted(regions, key=len):
-        if seen.isdisjoint(region):
-            kept.append(region)
-            seen.update(region)
-    return kept
-
-
 def _spread(labels: Sequence[Hashable] | None, items: Sequence[int]) -> list[int]:
-    """Return a few of the items: one of each kind, then others, evenly over their order. one of
-    each kind, then others, evenly over their order."""
+    """Return a few of the items: one of each kind, then others, evenly over their order."""
     kinds = {labels[k] if labels else k: k for k in items}
     some = list(kinds.values())
     rest = [k for k in items if k not in set(some)]

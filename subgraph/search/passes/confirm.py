@@ -25,6 +25,7 @@ from subgraph.search.oracle import (
     QueryKind,
     RegionOutcome,
     UndecidedItems,
+    exclude,
 )
 from subgraph.search.passes.shrink import Smallest
 from subgraph.search.state import Baseline, SearchState
@@ -86,12 +87,16 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
         return finding
     needed = []
     for item in smallest.items:
-        rest = tuple(k for k in smallest.items if k != item)
+        rest = exclude(smallest.items, (item,))
         stranger = _find_stranger(state, smallest.items)
-        if (
-            stranger is None
-            or (yield from _fails_with(state, rest, stranger)) is not RegionOutcome.FAIL
+        if stranger is None or not (
+            yield from state.fails(Purpose.CONFIRM, tuple(sorted((*rest, stranger))))
         ):
+            needed.append(item)
+            continue
+        # if the stranger fails alone, its failure with the others tells nothing
+        alone = yield from state.probe(Purpose.CONFIRM, (stranger,))
+        if alone is not RegionOutcome.AGREE:
             needed.append(item)
     if len(needed) == len(smallest.items):
         return finding
@@ -126,21 +131,10 @@ def _find_stranger(state: SearchState, region: Items) -> int | None:
     )
 
 
-def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[RegionOutcome]:
-    """Return the outcome of the rest with a stranger; not failing if the stranger fails alone."""
-    status = yield from state.probe(Purpose.CONFIRM, tuple(sorted((*rest, stranger))))
-    if (
-        status is RegionOutcome.FAIL
-        and (yield from state.probe(Purpose.CONFIRM, (stranger,))) is not RegionOutcome.AGREE
-    ):
-        return RegionOutcome.UNRESOLVED
-    return status
-
-
 def _list_neighbors(state: SearchState, smallest: Smallest) -> list[Items]:
     """Return regions with one item less that were run."""
     items = smallest.items if len(smallest.items) > 1 else ()
-    neighbors = [tuple(k for k in items if k != dropped) for dropped in items]
+    neighbors = [exclude(items, (dropped,)) for dropped in items]
     return [r for r in neighbors if state.get_answer(r, state.aim.first) is not None][
         -MAX_NEIGHBORS:
     ]
@@ -278,17 +272,13 @@ def run_baseline(state: SearchState) -> Search[None]:
         state.whole = sum_up(answers)
         state.look_for((), state.whole.signature)
         only_repeats = state.whole.agrees and not looks_further
-        runs = _count_repeats_left(answers, repeat) if only_repeats else of_search
+        runs = of_search
+        if only_repeats:  # if it agrees each time, and takes as long as the last time
+            alike = list(answers)
+            while len(alike) < _count_runs_needed(alike, repeat):
+                alike.append(answers[-1])
+            runs = len(alike) - len(answers)
         state.expect(runs, only_repeats=only_repeats)
-
-
-def _count_repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
-    """Return the largest number of further runs of the full model, if it agrees each time and takes
-    as long as the last time."""
-    runs = list(answers)
-    while len(runs) < _count_runs_needed(runs, repeat):
-        runs.append(answers[-1])
-    return len(runs) - len(answers)
 
 
 def _count_runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
@@ -308,23 +298,14 @@ def _count_runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
     least = WHOLE_RUNS if is_steady else DIFFERING_WHOLE_RUNS
     if any(fails[:least]):
         return least
-    return (
-        FLAKY_WHOLE_RUNS
-        if any(fails)
-        else max(least, len(answers) + _needs_another_run(answers, repeat))
-    )
-
-
-def _needs_another_run(answers: Sequence[Answer], repeat: int | None) -> bool:
-    """Return whether to run the full model again, which agreed in each run.
-
-    The seconds of a stored answer are those of its first run, so that a search that is resumed
-    decides the same.
-    """
+    if any(fails):
+        return FLAKY_WHOLE_RUNS
     if repeat is not None:
-        return len(answers) < repeat
+        return max(least, len(answers) + (len(answers) < repeat))
+    # a stored answer has the seconds of its first run: a resumed search decides the same
     seconds = [a.seconds for a in answers[1:]]
-    return len(answers) < MAX_WHOLE_RUNS and sum(seconds) + max(seconds) < REPEATS_SECONDS
+    is_cheap = sum(seconds) + max(seconds) < REPEATS_SECONDS
+    return max(least, len(answers) + (is_cheap and len(answers) < MAX_WHOLE_RUNS))
 
 
 def run_whole(state: SearchState, runs: int) -> Search[list[Answer]]:

@@ -8,13 +8,13 @@ item of the smallest failing region.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
 from subgraph.iterables import drop_repeats, pick, ungroup
 from subgraph.search.driver import Search
-from subgraph.search.oracle import Answer, Items, Purpose, QueryKind
+from subgraph.search.oracle import Answer, Items, Purpose, QueryKind, exclude
 from subgraph.search.passes.halve import gallop_back
 from subgraph.search.state import SearchState
 from subgraph.types import frozen
@@ -58,7 +58,7 @@ class Profile:
 
     def drop_hint(self, hint: int) -> Profile:
         """Return the profile without a hint that led to no culprit."""
-        hints = tuple(k for k in self.hints if k != hint)
+        hints = exclude(self.hints, (hint,))
         return replace(self, hints=hints, misleading=self.misleading + 1)
 
 
@@ -106,27 +106,20 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     return Profile(ProfileOutcome.SHOWN, tuple(local), everywhere, local, tuple(wrong))
 
 
-def sort_by_nearness(parents: Sequence[Sequence[int]], items: Iterable[int], last: int) -> Items:
-    """Return the items upstream of `last`, by decreasing distance to it, then in their order.
-
-    O(its edges).
-    """
-    inside = set(items)
-    distance = {last: 0}
-    level = [last]
-    while level:
-        level = [
-            p
-            for k, p in ungroup((k, parents[k]) for k in level)
-            if p in inside and distance.setdefault(p, distance[k] + 1) == distance[k] + 1
-        ]
-        level = drop_repeats(level)
-    return tuple(sorted(distance, key=lambda k: (-distance[k], k)))
-
-
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
     """Return a failing region that ends at a wrong item, as short as galloping through the items
     above it finds."""
-    line = sort_by_nearness(state.parents, set(scope), last)
+    # by decreasing distance to the last one, then in their order
+    inside = set(scope)
+    distance = {last: 0}
+    level = [last]
+    while level:
+        pairs = ungroup((k, state.parents[k]) for k in level)
+        level = drop_repeats(
+            p
+            for k, p in pairs
+            if p in inside and distance.setdefault(p, distance[k] + 1) == distance[k] + 1
+        )
+    line = tuple(sorted(distance, key=lambda k: (-distance[k], k)))
     start = yield from gallop_back(state, line, len(line), None)
     return None if start is None else tuple(sorted(line[start:]))

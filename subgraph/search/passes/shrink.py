@@ -23,7 +23,7 @@ from dataclasses import field
 from subgraph.iterables import flatten
 from subgraph.reach import reach
 from subgraph.search.driver import Search
-from subgraph.search.oracle import NOT_HERE, Items, Purpose, RegionOutcome
+from subgraph.search.oracle import NOT_HERE, Items, Purpose, RegionOutcome, exclude
 from subgraph.search.passes.halve import gallop_forth
 from subgraph.search.state import SearchState
 from subgraph.types import frozen
@@ -72,9 +72,7 @@ class Smallest:
     def list_neighbors(self, outcome: RegionOutcome) -> list[Items]:
         """Return the regions with one item less and this outcome, in the order of their runs."""
         return [
-            tuple(k for k in self.items if k != item)
-            for item, seen in self.without.items()
-            if seen is outcome
+            exclude(self.items, (item,)) for item, seen in self.without.items() if seen is outcome
         ]
 
     @property
@@ -92,8 +90,12 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
     if len(region) > MAX_SINGLE_ITEMS:
         if not any(len(s) >= len(region) - 1 for s in state.seen.agreeing_supersets(region[:-1])):
             region = yield from gallop_forth(state, region)
-        if gradual and len(region) > 1 and (yield from _ends_gradually(state, region)):
-            return Smallest(region, graded=True)
+        if gradual and len(region) > 1:  # before many queries are spent on the region
+            neighbors = [region[1:], region[:-1]]
+            statuses = yield from state.probe_all(Purpose.SHRINK, neighbors, explain=True)
+            pairs = zip(statuses, neighbors, strict=True)
+            if any(s in NOT_HERE and is_gradual(state, region, rest) for s, rest in pairs):
+                return Smallest(region, graded=True)
     smallers: list[Callable[[Items], set[int]]] = [
         lambda r: next(split_components(state.parents, r)),
         lambda r: find_upstream(state.parents, r, r[-1]),
@@ -109,15 +111,6 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
         if smallest.items == region:
             return smallest
         region = smallest.items
-
-
-def _ends_gradually(state: SearchState, region: Items) -> Search[bool]:
-    """Return whether the error of a long region grows item by item; tested before many queries are
-    spent on the region."""
-    neighbors = [region[1:], region[:-1]]
-    statuses = yield from state.probe_all(Purpose.SHRINK, neighbors, explain=True)
-    pairs = zip(statuses, neighbors, strict=True)
-    return any(status in NOT_HERE and is_gradual(state, region, rest) for status, rest in pairs)
 
 
 def is_gradual(state: SearchState, region: Items, neighbor: Items) -> bool:
@@ -203,10 +196,10 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     most: list[bool] = []  # is most of the error left?
     whole = whole and len(region) > MAX_WHOLE_ITEMS
     rim = ends(state.parents, region)
-    inner = () if whole else tuple(k for k in region if k not in rim)
+    inner = () if whole else exclude(region, rim)
     drops = inner + tuple(k for k in reversed(region) if k in rim)
     for dropped in drops:
-        rest = tuple(k for k in region if k != dropped)
+        rest = exclude(region, (dropped,))
         state.expect(len(region))
         status = yield from state.probe(Purpose.SHRINK, rest, explain=True)
         if status is RegionOutcome.UNRESOLVED:
@@ -226,7 +219,11 @@ def _run_in_context(state: SearchState, region: Items, rest: Items) -> Search[Re
     It is AGREE if `rest` agrees together with items outside of the region, because then each part
     of them would have agreed, unless masked; else UNRESOLVED.
     """
-    others = [k for k in _find_around(state, rest) if k not in region]
+    # items that feed these, then those next to them in the order, nearest first
+    near = list(flatten(state.parents[k] for k in rest))
+    for distance in range(1, MAX_CONTEXT_ITEMS):
+        near += [k for k in (rest[0] - distance, rest[-1] + distance) if 0 <= k < state.n]
+    others = [k for k in dict.fromkeys(near) if k not in region]
     contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
     passes = NOT_HERE if state.aim.no_output else (RegionOutcome.AGREE,)
     for context in dict.fromkeys(c for c in contexts if c):
@@ -235,33 +232,13 @@ def _run_in_context(state: SearchState, region: Items, rest: Items) -> Search[Re
     return RegionOutcome.UNRESOLVED
 
 
-def _find_around(state: SearchState, items: Items) -> list[int]:
-    """Return items that feed these, then those next to them in the order, nearest first."""
-    inside = set(items)
-    low = items[0]
-    high = items[-1]
-    near = list(flatten(state.parents[k] for k in items))
-    near += [
-        k
-        for k in flatten((low - d, high + d) for d in range(1, MAX_CONTEXT_ITEMS))
-        if 0 <= k < state.n
-    ]
-    return [k for k in dict.fromkeys(near) if k not in inside]
-
-
-def find_smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
-    """Return the smallest region that fails at all, inside one that fails and explains little."""
-    with state.counting_any_failure():
-        return (yield from shrink(state, region, gradual=False))
-
-
 def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     """Return whether a piece that explains little is a culprit nevertheless, of the items `base`
     that are the candidate's. It is if the error that disappears without it is the one that it
     causes alone: errors of several culprits may cancel each other."""
     if state.aim.no_output or state.aim.signature is Signature.PRECISION:
         return False
-    answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
+    answer = yield from state.tail(Purpose.TAIL, exclude(base, piece))
     if answer.share.is_culprit:
         state.prove(piece, CANCELS)
     return answer.share.is_culprit is True

@@ -84,17 +84,15 @@ class ManualOracle(NodeOracle):
         asking = self._make_variant(may_ask=True)
         for query in queries:
             try:
-                answers.append(asking._find_answer(query.once))
+                once = query.once
+                if once not in self.known:
+                    self.known[once] = asking._answer(once)
+                answers.append(self.known[once])
             except Pending as pending:
                 missing += pending.tasks
         if missing:
             raise Pending(missing)
         return answers
-
-    def _find_answer(self, query: Query) -> Answer:
-        if query not in self.known:
-            self.known[query] = self._answer(query)
-        return self.known[query]
 
     def next_tasks(self, pending: Pending, count: int) -> list[Task]:
         """Return up to `count` tasks: those that the search waits for, then likely next ones."""
@@ -103,19 +101,15 @@ class ManualOracle(NodeOracle):
         for query in self.wanted({}, self.known):
             if len(tasks) >= count:
                 break
-            tasks |= {task.key: task for task in asking._list_missing(query)}
+            if query.kind is QueryKind.PREFIX:
+                continue
+            try:
+                asking._run(query, asking._make_region(query))
+            except Pending as missing:
+                tasks |= {task.key: task for task in missing.tasks}
+            except (ModelError, NoRegion):  # it cannot be cut
+                pass
         return list(tasks.values())[:count]
-
-    def _list_missing(self, query: Query) -> Sequence[Task]:
-        """Return the tasks of a query that were not run."""
-        try:
-            if query.kind is not QueryKind.PREFIX:
-                self._run(query, self._make_region(query))
-        except Pending as pending:
-            return pending.tasks
-        except (ModelError, NoRegion):  # it cannot be cut
-            pass
-        return ()
 
     def _answer(self, query: Query) -> Answer:
         if query.kind is QueryKind.PREFIX and self.person.may_ask:

@@ -345,32 +345,24 @@ def take(session: Session, source: Path | None, number: int | None) -> Taken:
     for n, place in places.items():
         try:
             if place.are_complete():
-                _keep_outputs(session, n, place)
+                (session.folder / ANSWERS).mkdir(exist_ok=True)
+                with folders.write_aside(session.folder / ANSWERS / str(n)) as room:
+                    result = place.read(room)
+                    files = {
+                        name: store_entry.compute_checksum(room / name)
+                        for name in store_entry.list_names(room)
+                    }
+                    store_entry.write(
+                        room, session.task(n).key, files, json.dumps(to_json(result.to_stored()))
+                    )
+                    for path in (*room.iterdir(), room):
+                        flush(path)
                 taken.append(n)
         except InputError as e:
             problems[n] = e
     if not taken:
         raise next(iter(problems.values()), places[numbers[0]].no_outputs())
     return Taken(_add_to_log(session, taken, TAKEN), taken, problems)
-
-
-def _keep_outputs(session: Session, number: int, place: TaskFolders) -> None:
-    """Keep the outputs of a task, so that a power cut cannot lose them.
-
-    Raises:
-        InputError: a file does not fit.
-    """
-    (session.folder / ANSWERS).mkdir(exist_ok=True)
-    with folders.write_aside(session.folder / ANSWERS / str(number)) as room:
-        result = place.read(room)
-        files = {
-            name: store_entry.compute_checksum(room / name) for name in store_entry.list_names(room)
-        }
-        store_entry.write(
-            room, session.task(number).key, files, json.dumps(to_json(result.to_stored()))
-        )
-        for path in (*room.iterdir(), room):
-            flush(path)
 
 
 def undo(session: Session) -> tuple[Session, list[int]]:

@@ -30,7 +30,7 @@ from subgraph.storage.tensors import (
     format_shape,
     format_tensor_type,
 )
-from subgraph.text import clean, count
+from subgraph.text import clean, count, list_some
 from subgraph.types import Array, frozen
 
 WRITE_AGAIN = "subcut manual next writes it again"
@@ -178,16 +178,21 @@ class TaskFolders:
         if len(missing) == len(files):
             return False
         if missing:
-            raise _make_missing_error(missing, len(files))
+            folder = clean(str(missing[0][0]))
+            expected = list_some([str(file) for _, file in missing], 1)
+            raise InputError(
+                f"{len(missing)} of {count(files, 'output')} missing in {folder}",
+                clean(f"expected: {expected}"),
+                code="manual.missing-outputs",
+            )
         return True
 
     def no_outputs(self) -> InputError:
         """Return the error if no output of the task came."""
-        expected = _list_files(self.cuts[0])
-        more = f" and {len(expected) - 1} more" if len(expected) > 1 else ""
+        expected = list_some(list(map(str, _list_files(self.cuts[0]))), 1)
         return InputError(
             f"no outputs in {clean(str(self.sources[0]))}",
-            clean(f"expected: {expected[0]}{more}"),
+            clean(f"expected: {expected}"),
             code="manual.no-outputs",
         )
 
@@ -207,17 +212,6 @@ class TaskFolders:
                 records = samples.setdefault(k, {})
                 records[output.name] = _save(output, folder, room, f"s{k}-o{len(records)}")
         return RunResult(tuple(samples[k] for k in sorted(samples)), ((),) * len(samples))
-
-
-def _make_missing_error(missing: Sequence[tuple[Path, ExpectedFile]], expected: int) -> InputError:
-    """Return the error if some outputs of a task came, and others did not."""
-    folder, first = missing[0]
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return InputError(
-        f"{len(missing)} of {count(expected, 'output')} missing in {clean(str(folder))}",
-        clean(f"expected: {first}{more}"),
-        code="manual.missing-outputs",
-    )
 
 
 def _read_manifest(cut: Path) -> TaskManifest:

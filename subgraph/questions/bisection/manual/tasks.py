@@ -22,7 +22,6 @@ from subgraph.errors import UsageError
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage import folders
 from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, parse_formats
@@ -192,7 +191,11 @@ def write_task(
     groups = [samples for samples, _ in model.sample_groups(region, task.feeds)]
     with folders.make_scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
-        values = _find_values(task)
+        values = model.values
+        if task.feeds is not None:  # the session's values, and the reference's outputs for these
+            outputs = model.run_on_reference(region, task.feeds)
+            values = copy.copy(values)
+            values.records = [dict(sample) for sample in model.values_with(task.feeds, outputs)]
         cases = write_case.write_region(
             model.graph, region, request, place, model.reference, values
         )
@@ -208,18 +211,6 @@ def write_task(
                 (work / FROM_DEVICE).mkdir()
                 if (folder / FROM_DEVICE).is_dir():
                     shutil.copytree(folder / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
-
-
-def _find_values(task: Task) -> ReferenceValues:
-    """Return the session's values; for a task that is fed different values, these and the
-    reference's outputs for them."""
-    if task.feeds is None:
-        return task.model.values
-    model = task.model
-    outputs = model.run_on_reference(task.region, task.feeds)
-    values = copy.copy(model.values)
-    values.records = [dict(sample) for sample in model.values_with(task.feeds, outputs)]
-    return values
 
 
 def list_files_of_kind(stored: StoredTensor, kind: str) -> list[StoredFile]:
