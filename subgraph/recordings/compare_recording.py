@@ -117,7 +117,7 @@ def _judge_matches(judge: Judge, run: RecordedRun, choice: Choice) -> RunCompari
     tensors = judge.model.tensors()
     only = choice.only or tensors
     above = find_ancestors(graph, graph.producers(only))
-    every: dict[str, TensorRow] = {}
+    every = {}
     for name in (n for n in recorded if graph.maker[n] in above):
         every[name] = judging.judge_row(name)
         if choice.fail_fast and name in only and every[name].is_error:

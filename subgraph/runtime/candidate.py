@@ -346,7 +346,7 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
         others: The names of tables, for a hint.
     """
     head, _, rest = spec.partition(":")
-    options: JsonObject = {}
+    options = {}
     if m := WITH_FORMS.fullmatch(spec):
         head = m[1]
         rest = m[3]
@@ -560,7 +560,7 @@ def _parse_module(spec: str, option: str, text: str, folder: str) -> StringMap:
 
 def _parse_options(spec: str, text: str, folder: str) -> dict[str, str]:
     """Return each `key=value`, with the full path of a file in `folder` that a value names."""
-    options: dict[str, str] = {}
+    options = {}
     for word in re.split(r",(?=[\w.-]+=|$)", text):
         key, sep, value = word.partition("=")
         if not word:

@@ -311,7 +311,7 @@ def _list_files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFi
     rows = list(zip(*folders, strict=True))
     labels = ["+".join(dict.fromkeys(label for label, _ in row)) for row in rows]
     taken = set(labels)
-    files: dict[str, list[InputFile]] = {}
+    files = {}
     for label, row in zip(labels, rows, strict=True):
         own = find_free_name(label, taken, "~") if label in files else label
         taken.add(own)

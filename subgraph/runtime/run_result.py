@@ -127,7 +127,7 @@ class RunResult:
 
     def differing(self, other: RunResult) -> set[str]:
         """Return the tensors that only one of two runs has, or that differ in a bit or the type."""
-        different: set[str] = set()
+        different = set()
         for one, two in zip(self.tensors, other.tensors, strict=True):
             different |= one.keys() ^ two.keys()
             different |= {

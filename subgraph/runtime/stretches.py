@@ -274,7 +274,7 @@ class _Nodes:
         """Return the cost of a node: of the weights that it reads, and of constants that are
         computed for it from them."""
         graph = self.graph
-        found = dict[str, int]()
+        found = {}
         for name in reach(graph.reads[node], self._read_for_constant):
             read = self._read_for_constant(name)
             weights = [graph.weights[n] for n in read if n in graph.weights]
@@ -339,7 +339,7 @@ def _iter_late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
 
     Depth first from the last nodes. Complexity: linear in nodes and edges.
     """
-    done: set[int] = set()
+    done = set()
     for last in reversed(graph.in_order(nodes)):
         stack = [last]
         while stack:

@@ -321,7 +321,7 @@ def write_bin(
 
     Without a conversion the values are copied from file to file, without loading them.
     """
-    written: list[StoredFile] = []
+    written = []
     losses = []
     if tensor_format.only_floats and "float" not in record.dtype:
         tensor_format = replace(tensor_format, dtype="")

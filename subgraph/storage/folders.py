@@ -74,8 +74,8 @@ def make_safe_name(name: str) -> str:
 
 def make_safe_names(names: Iterable[str]) -> StringMap:
     """Return a file name for each name, all distinct even on file systems that ignore case."""
-    taken: set[str] = set()
-    out: dict[str, str] = {}
+    taken = set()
+    out = {}
     for name in names:
         base = candidate = make_safe_name(name)
         count = 1

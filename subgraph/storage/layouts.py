@@ -237,7 +237,7 @@ def _make_blocks(layout: str, shape: Shape, c0: int, n0: int = 16) -> _Blocks:
     """Return the parts' sizes for a model's shape of the layout's rank."""
     parts, axes, joined = BLOCKED[layout]
     size = {"C0": c0, "N0": n0}
-    sizes: dict[str, int] = {}
+    sizes = {}
     for axis, d in zip(axes.split(), shape, strict=True):
         if axis in parts.split():
             sizes[axis] = d

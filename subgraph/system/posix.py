@@ -164,7 +164,7 @@ class ProcessGroup(PipedProcess):
         not seen. Complexity: linear in the processes of the machine (0.5 ms for 80).
         """
         pids = set(psutil.pids())
-        sizes = dict[int, int]()
+        sizes = {}
         waiting = [self.pid]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -430,7 +430,7 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
     A process whose leader has ended by itself has its mark; or it is a child of this process, if
     this one adopts orphans. Complexity: linear in the processes of the machine (5 ms for 100).
     """
-    found: set[psutil.Process] = set()
+    found = set()
     with contextlib.suppress(psutil.Error):
         found.update(psutil.Process(leader).children(recursive=True))
     if _adopts:

@@ -93,7 +93,7 @@ def delay_signals(*numbers: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only this one is interrupted
         yield
         return
-    received: list[int] = []
+    received = []
     handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
     try:
         yield

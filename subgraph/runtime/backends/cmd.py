@@ -307,7 +307,7 @@ def _read(folder: Path, declared: _foreign.Ports, form: DeviceForm) -> Values:
     Raises:
         ModelError: a file is damaged, or its size does not fit.
     """
-    outputs: Values = {}
+    outputs = {}
     stems = _find_stems(declared)
     for output in declared:
         npy = folder / f"{stems[output.name]}.npy"

@@ -205,7 +205,7 @@ class _Net:
             matrix = self._make_matrix(array, port, self.axes[0].get(k, NO_BATCH))
             held.append(matrix)
             extractor.input(f"in{k}", matrix)
-        given: Values = {}
+        given = {}
         for k, port in enumerate(self.output_ports):
             code, value = extractor.extract(f"out{k}")
             if code:

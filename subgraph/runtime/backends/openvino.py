@@ -117,7 +117,7 @@ def load(model: Path, options: Fields) -> Run:
         for i, position in positions.items():
             request.set_input_tensor(position, _make_tensor(arrays[i]))
         request.infer()
-        values: Values = {}
+        values = {}
         for i, port in enumerate(outputs):
             tensor = request.get_output_tensor(i)
             is_bfloat16 = tensor.element_type == _import_runtime().Type.bf16

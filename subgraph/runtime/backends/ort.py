@@ -207,7 +207,7 @@ def passes(model: Path, options: Fields) -> list[str]:
 @cache
 def words() -> frozenset[str]:
     """Return the words that may be names of optimizer passes."""
-    found: set[bytes] = set()
+    found = set()
     for file in Path(ort.__file__).parent.joinpath("capi").iterdir():
         if file.is_file() and file.stat().st_size >= LIBRARY_BYTES:
             with (

@@ -44,7 +44,7 @@ def load(model: Path, options: Fields) -> Run:
 
     def run(feeds: Tensors) -> Values:
         arrays = _foreign.input_arrays(feeds, inputs)
-        values: Values = {}
+        values = {}
         for port, tensor in zip(outputs, built.run(arrays), strict=True):
             # tract has another type for int64 values of shapes; releases before 0.23 have not
             if port.dtype == "int64" and hasattr(tensor, "convert_to"):
