@@ -183,7 +183,21 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     if run.recording is None:
         return ()
     capture_tensors(judge.model, judge.model.graph.inputs)
-    matched = tuple(_match_with_siblings(judge, run, k) for k in range(len(run.samples)))
+    matched = []
+    for k in range(len(run.samples)):
+        sample = match_sample(judge, run, k)
+        own = collect_confirmed_names(sample, run.name)
+        # Doubtful names match as values confirm them in other runs of the tool. Nothing is carried
+        # over from a run in which a name that both confirm means another tensor, for example
+        # because the board fuses more.
+        others: dict[str, TensorMatch] = {}
+        for sibling in run.siblings if sample.unsure else ():
+            if len(sibling.samples) > k:
+                found = collect_confirmed_names(match_sample(judge, sibling, k), sibling.name)
+                if all(found[n].tensor == own[n].tensor for n in found.keys() & own.keys()):
+                    others = found | others
+        confirmed = {name: match for name, match in others.items() if name not in own}
+        matched.append(match_sample(judge, run, k, confirmed) if confirmed else sample)
     if not any(m.matches for m in matched):
         unread = [*flatten(m.list_left_out(Reason.UNREADABLE) for m in matched)]
         if unread:
@@ -195,24 +209,6 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
         what = f"nothing in {run.name} is of this model: {held}"
         raise InputError(what, "check that it is a dump of this model", code="recording.no-match")
     return tuple(map(follow_unnamed, matched))
-
-
-def _match_with_siblings(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
-    """Match one sample; doubtful names match as values confirm them in other runs of the tool.
-
-    Nothing is carried over from a run in which a name that both confirm means another tensor, for
-    example because the board fuses more.
-    """
-    matched = match_sample(judge, run, k)
-    own = collect_confirmed_names(matched, run.name)
-    others: dict[str, TensorMatch] = {}
-    for sibling in run.siblings if matched.unsure else ():
-        if len(sibling.samples) > k:
-            found = collect_confirmed_names(match_sample(judge, sibling, k), sibling.name)
-            if all(found[name].tensor == own[name].tensor for name in found.keys() & own.keys()):
-                others = found | others
-    confirmed = {name: match for name, match in others.items() if name not in own}
-    return match_sample(judge, run, k, confirmed) if confirmed else matched
 
 
 @dataclass

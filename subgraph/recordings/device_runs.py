@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import reduce
@@ -36,7 +36,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.folders import make_safe_name, make_safe_names
-from subgraph.storage.tensors import NOT_NUMPY, Record, find_dtype, find_type, format_shape, save
+from subgraph.storage.tensors import NOT_NUMPY, find_dtype, find_type, format_shape, save
 from subgraph.text import clean, count, find_nearest
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
@@ -313,23 +313,19 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
         run_name = f"{name}:{side}" if side and len(sides) > 1 else name
         samples = tuple(tuple(entries[side]) for side in sorted(group, key=split_numbers))
         runs.append(RecordedRun(run_name, recorded, samples))
-    return _join_inputs(runs)
-
-
-def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
-    """Join runs that hold nothing but inputs to every other run."""
     inputs = [r for r in runs if all(e.role == "input" for e in flatten(r.samples))]
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
+    # runs that hold nothing but inputs are a part of every other run
     out = []
     for run in others:
-        samples = []
+        joined = []
         for k, sample in enumerate(run.samples):
             # if a run of inputs has fewer samples, its first one
             fed = [r.samples[k if len(r.samples) == len(run.samples) else 0] for r in inputs]
-            samples.append((*flatten(fed), *sample))
-        out.append(replace(run, samples=tuple(samples)))
+            joined.append((*flatten(fed), *sample))
+        out.append(replace(run, samples=tuple(joined)))
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
 
 
@@ -381,11 +377,21 @@ def _make_feeding(
         what = f"it is unknown what the device was fed: the recording holds no input '{lacking[0]}'"
         hint = "name it with -i FILE, or --seed N if it was subcut's random input"
         raise UsageError(what, hint, code="recording.input-missing")
-    records = _save_inputs(samples, graph, folder, runs[0].channels_last)
+    stems = make_safe_names(dict.fromkeys(flatten(samples)))
+    records = []
+    for k, sample in enumerate(samples):
+        place = folder / f"sample_{k}"
+        place.mkdir()
+        saved = {}
+        for name, entry in sample.items():
+            array = _read_as_declared(entry, graph, name, runs[0].channels_last)
+            record = save(name, array, find_type(array), place, stems[name])
+            saved[name] = record.rebase(str(place))
+        records.append(saved)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
-    saved = flatten(sample.values() for sample in records)
-    names = dict.fromkeys(Path(file).name for file in flatten(record.files for record in saved))
-    return replace(feeding, inputs=tuple(names), records=records)
+    fed = flatten(sample.values() for sample in records)
+    names = dict.fromkeys(Path(file).name for file in flatten(record.files for record in fed))
+    return replace(feeding, inputs=tuple(names), records=tuple(records))
 
 
 def _match_inputs(
@@ -408,27 +414,6 @@ def _match_inputs(
         if name:
             inputs.setdefault(name, entry)
     return inputs
-
-
-def _save_inputs(
-    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, folder: Path, channels_last: bool
-) -> tuple[dict[str, Record], ...]:
-    """Return the recorded inputs on disk, a folder per sample.
-
-    Raises InputError: one cannot be read, or is not what the model declares.
-    """
-    stems = make_safe_names(dict.fromkeys(flatten(samples)))
-    records = []
-    for k, sample in enumerate(samples):
-        place = folder / f"sample_{k}"
-        place.mkdir()
-        saved = {}
-        for name, entry in sample.items():
-            array = _read_as_declared(entry, graph, name, channels_last)
-            record = save(name, array, find_type(array), place, stems[name])
-            saved[name] = record.rebase(str(place))
-        records.append(saved)
-    return tuple(records)
 
 
 def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) -> Array:

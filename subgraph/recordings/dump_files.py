@@ -188,18 +188,14 @@ class Files:
         if count < MIN_MAPPED:
             return np.frombuffer(bytearray(self.bytes(name, offset, count)), np.uint8)
         with self.reading(name):
-            return _map(path, offset, count)
-
-
-def _map(path: Path, offset: int, count: int) -> Array:
-    """Map a part copy-on-write; read-only if it exceeds the memory, which Linux would reserve."""
-    try:
-        data = np.memmap(path, np.uint8, "c", offset, (count,))
-    except OSError as e:
-        if e.errno != errno.ENOMEM:
-            raise
-        data = np.memmap(path, np.uint8, "r", offset, (count,))
-    return data.view(np.ndarray)
+            try:  # copy-on-write
+                data = np.memmap(path, np.uint8, "c", offset, (count,))
+            except OSError as e:
+                if e.errno != errno.ENOMEM:
+                    raise
+                # it exceeds the memory, which Linux would reserve
+                data = np.memmap(path, np.uint8, "r", offset, (count,))
+            return data.view(np.ndarray)
 
 
 def is_possible_shape(shape: Sequence[int]) -> bool:

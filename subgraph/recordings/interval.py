@@ -222,8 +222,25 @@ def compare_runs(
 
 def find_departures(comparisons: Sequence[RunComparison]) -> list[Departure]:
     """Find the first tensor of each recording that adds an error to the earlier recordings."""
-    found = (_find_departure(comparisons[:k], c) for k, c in enumerate(comparisons))
-    return [departure for departure in found if departure]
+    found = []
+    for k, last in enumerate(comparisons):
+        graph = last.judge.model.graph
+        names = [c.run.name for c in comparisons[:k]]
+        for name in last.failing:
+            row = last.rows[name]
+            if row.rounded:
+                continue
+            if row.beside is not None and not row.beside.fails:
+                known = next(c for c in comparisons[:k] if c.run.name == row.before)
+                if not known.rows[name].agreeing:
+                    continue  # inherited; or, if rounding hides it, perhaps inherited
+            skipped = names[names.index(row.before) + 1 :] if row.before else names
+            i = graph.maker[name]
+            before = row.before or REFERENCE
+            op = graph.ops[i]
+            found.append(Departure(last.run.name, before, name, graph.label(i), op, skipped))
+            break
+    return found
 
 
 def choose_run_to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
@@ -231,25 +248,6 @@ def choose_run_to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
     names = [departure.run for departure in find_departures(comparisons)]
     there = [c for c in comparisons if not c.run.missing]
     return next((c for c in there if c.run.name in names[:1]), there[-1])
-
-
-def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
-    """Find the tensor at which a recording departs from those before it."""
-    graph = last.judge.model.graph
-    names = [c.run.name for c in earlier]
-    for name in last.failing:
-        row = last.rows[name]
-        if row.rounded:
-            continue
-        if row.beside is not None and not row.beside.fails:
-            known = next(c for c in earlier if c.run.name == row.before)
-            if not known.rows[name].agreeing:
-                continue  # inherited; or, if rounding hides it, perhaps inherited
-        skipped = names[names.index(row.before) + 1 :] if row.before else names
-        i = graph.maker[name]
-        before = row.before or REFERENCE
-        return Departure(last.run.name, before, name, graph.label(i), graph.ops[i], skipped)
-    return None
 
 
 def summarize_runs(

@@ -19,7 +19,6 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
-from subgraph.iterables import flatten
 from subgraph.recordings.dump_files import DamagedFile, Files, scan
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames
 from subgraph.storage import dtypes
@@ -78,7 +77,16 @@ class Recording:
         part of one tensor's name is one of all tensors in it.
         """
         written = WrittenNames(names, self.plain)
-        scopes = set(flatten(_find_scopes(entry, written) for entry in self.entries))
+        scopes = set[str]()
+        for entry in self.entries:
+            if not (entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/")):
+                continue
+            folders = entry.side.split("/")
+            for k in range(len(folders)):
+                name = "/".join((*folders[k:], entry.tensor))
+                if written.find(name) or written.find(f"/{name}"):
+                    scopes.update("/".join(folders[: end + 1]) for end in range(k, len(folders)))
+                    break
         entries = []
         for entry in self.entries:
             outer = entry.side
@@ -88,18 +96,6 @@ class Recording:
                 name = f"{last}/{name}"
             entries.append(replace(entry, tensor=name, side=outer))
         return replace(self, entries=tuple(entries))
-
-
-def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
-    """Find the folders that are a part of an entry's name, the inner one last."""
-    folders = entry.side.split("/")
-    if not (entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/")):
-        return []
-    for k in range(len(folders)):
-        name = "/".join((*folders[k:], entry.tensor))
-        if written.find(name) or written.find(f"/{name}"):
-            return ["/".join(folders[: end + 1]) for end in range(k, len(folders))]
-    return []
 
 
 def list_formats() -> list[str]:

@@ -143,7 +143,16 @@ class WorkerProcess:
         """
         check = time.monotonic() + POLL
         while not self._replies.has_line():
-            self._serve_pipes(max(min(check, end) - time.monotonic(), 0))
+            try:  # nothing blocks but this wait
+                ready = self._pipes.wait(max(min(check, end) - time.monotonic(), 0))
+            except BrokenPipeError:
+                raise self._pipe_closed() from None
+            self._read_stderr()
+            has_exited = not ready and self._process.has_exited()
+            if ready or has_exited:
+                self._receive()
+            if has_exited and not self._replies.has_line():
+                raise self._pipe_closed()
             if time.monotonic() >= check:
                 resident = 0 if memory is None else self._process.resident_memory()
                 if memory is not None and resident > memory:
@@ -156,20 +165,6 @@ class WorkerProcess:
                 self.kill()
                 return None
         return self._replies.take_line()
-
-    def _serve_pipes(self, seconds: float) -> None:
-        """Wait until a pipe is ready, then send and receive without blocking."""
-        try:
-            ready = self._pipes.wait(seconds)
-        except BrokenPipeError:
-            raise self._pipe_closed() from None
-        self._read_stderr()
-        if ready:
-            self._receive()
-        elif self._process.has_exited():
-            self._receive()
-            if not self._replies.has_line():
-                raise self._pipe_closed()
 
     def _receive(self) -> None:
         chunk = self._pipes.read()

@@ -270,26 +270,23 @@ def is_stored(record: Record, value: Value, type_text: str, folder: Path) -> boo
     is_same = (kind.type_text, kind.shapes) == (record.type_text, record.shapes)
     if not is_same or len(arrays) != len(record.files):
         return False
-    bits = (to_bits(np.asarray(array, order="C"), record.dtype) for array in arrays)
-    return all(_is_in(folder / file, array) for file, array in zip(record.files, bits, strict=True))
-
-
-def _is_in(path: Path, array: Array) -> bool:
-    """Return whether a .npy file holds the bytes of an array, without a copy in memory."""
-    if array.nbytes == 0:  # there is nothing to map
-        return True
-    try:
-        stored = np.lib.format.open_memmap(path, mode="r")
-    except NPY_ERRORS:  # somebody changed it
-        return False
-    if stored.dtype != array.dtype:
-        return False
-    x = stored.view(np.ndarray).reshape(-1).view(np.uint8)
-    y = array.reshape(-1).view(np.uint8)
-    parts = range(0, len(x), COMPARED_BYTES)
-    return all(
-        np.array_equal(x[at : at + COMPARED_BYTES], y[at : at + COMPARED_BYTES]) for at in parts
-    )
+    for file, array in zip(record.files, arrays, strict=True):
+        bits = to_bits(np.asarray(array, order="C"), record.dtype)
+        if bits.nbytes == 0:  # there is nothing to map
+            continue
+        try:
+            stored = np.lib.format.open_memmap(folder / file, mode="r")
+        except NPY_ERRORS:  # somebody changed it
+            return False
+        if stored.dtype != bits.dtype:
+            return False
+        # without a copy in memory
+        x = stored.view(np.ndarray).reshape(-1).view(np.uint8)
+        y = bits.reshape(-1).view(np.uint8)
+        parts = [slice(at, at + COMPARED_BYTES) for at in range(0, len(x), COMPARED_BYTES)]
+        if not all(np.array_equal(x[part], y[part]) for part in parts):
+            return False
+    return True
 
 
 def write_value(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:

@@ -170,7 +170,16 @@ class ProcessGroup(PipedProcess):
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) == self.pid:
                     waiting.append(pid)
-        children = _find_children(pids)
+        children: dict[int, list[int]] = {}
+        with _parents_lock:
+            for pid in _parents.keys() - pids:
+                del _parents[pid]
+            for pid in pids:
+                # read once, and again when it has ended: reading takes a tenth of a millisecond
+                if (parent := _parents.get(pid, -1)) and parent not in pids:
+                    with contextlib.suppress(psutil.Error):
+                        parent = _parents[pid] = psutil.Process(pid).ppid()
+                children.setdefault(parent, []).append(pid)
         while waiting:
             if (pid := waiting.pop()) not in sizes:
                 with contextlib.suppress(psutil.Error):
@@ -319,6 +328,8 @@ class Pipes:
         """Let go of them; the group closes them."""
 
 
+_parents: dict[int, int] = {}  # of the processes of this machine
+_parents_lock = threading.Lock()
 _groups: set[int] = set()  # the leaders of all groups that have not been ended
 _starting = threading.Lock()  # held until a new process is one of them
 _adopts = False
@@ -546,28 +557,6 @@ def name_processor() -> str:
     return " ".join(m[1].split()) if m else platform.processor()
 
 
-_parents: dict[int, int] = {}
-_parents_lock = threading.Lock()
-
-
-def _find_children(pids: set[int]) -> dict[int, list[int]]:
-    """Return the children of each of these processes, which are all that there are.
-
-    A parent is read once, and again when it has ended: reading all takes a tenth of a millisecond
-    for each process.
-    """
-    children: dict[int, list[int]] = {}
-    with _parents_lock:
-        for pid in _parents.keys() - pids:
-            del _parents[pid]
-        for pid in pids:
-            if (parent := _parents.get(pid, -1)) and parent not in pids:
-                with contextlib.suppress(psutil.Error):
-                    parent = _parents[pid] = psutil.Process(pid).ppid()
-            children.setdefault(parent, []).append(pid)
-    return children
-
-
 # ------------------------------------------------------------ files
 
 
@@ -650,16 +639,17 @@ def is_private(place: Path, *parents: Path) -> bool:
     Raises:
         OSError: One of them does not exist.
     """
-    return all(_is_private(one.stat(), is_parent=one is not place) for one in (place, *parents))
-
-
-def _is_private(status: os.stat_result, is_parent: bool) -> bool:
-    if status.st_uid not in (os.geteuid(), 0):
-        return False
-    writable = status.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
-    if not writable or (is_parent and status.st_mode & stat.S_ISVTX):
-        return True
-    return writable == stat.S_IWGRP and is_group_of_one_user(status.st_gid)
+    for one in (place, *parents):
+        status = one.stat()
+        if status.st_uid not in (os.geteuid(), 0):
+            return False
+        is_sticky = one is not place and status.st_mode & stat.S_ISVTX
+        writable = status.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+        if not writable or is_sticky:
+            continue
+        if writable != stat.S_IWGRP or not is_group_of_one_user(status.st_gid):
+            return False
+    return True
 
 
 def is_group_of_one_user(group: int) -> bool:

@@ -163,7 +163,16 @@ def _parse_spec(item: JsonObject) -> TensorSpec:
         shape = tuple(None if d is None else int(d) for d in item["shape"])
     layout = str(item.get("layout", ""))
     offset = int(item.get("offset", 0))
-    return TensorSpec(dtype, shape, layout, aligned, offset, _parse_scale(item))
+    # `"scale": 0.02, "zero_point": 128`, or lists of them per channel of `"axis"`
+    steps = np.ravel(item.get("scale", ()))
+    zeros = np.ravel(item.get("zero_point", 0))
+    scale = None
+    if steps.size:
+        if zeros.size not in (1, steps.size) or not (steps > 0).all():
+            raise ValueError(f"scale {steps.tolist()}, zero point {zeros.tolist()}")
+        zero = tuple(map(int, np.broadcast_to(zeros, steps.shape)))
+        scale = Scale(tuple(map(float, steps)), zero, int(item.get("axis", 1)))
+    return TensorSpec(dtype, shape, layout, aligned, offset, scale)
 
 
 def read_exported_scales(files: Files) -> dict[str, Scale | None]:
@@ -181,15 +190,3 @@ def _parse_exported_spec(item: JsonObject) -> TensorSpec:
         return spec
     given = item.get("original_shape") or layouts.compute_plain_shape(stored, spec.layout)
     return replace(spec, shape=tuple(map(int, given)), stored=stored)
-
-
-def _parse_scale(item: JsonObject) -> Scale | None:
-    """Parse `"scale": 0.02, "zero_point": 128`, or lists of them per channel of `"axis"`."""
-    steps = np.ravel(item.get("scale", ()))
-    zeros = np.ravel(item.get("zero_point", 0))
-    if not steps.size:
-        return None
-    if zeros.size not in (1, steps.size) or not (steps > 0).all():
-        raise ValueError(f"scale {steps.tolist()}, zero point {zeros.tolist()}")
-    zero = tuple(map(int, np.broadcast_to(zeros, steps.shape)))
-    return Scale(tuple(map(float, steps)), zero, int(item.get("axis", 1)))

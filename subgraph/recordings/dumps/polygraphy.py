@@ -15,7 +15,7 @@ import numpy as np
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy
 from subgraph.storage.folders import make_safe_name, make_safe_names
-from subgraph.types import Array, JsonObject
+from subgraph.types import Array
 
 _CLASS = "polygraphy_class"
 _MAGIC = "k05VTVB"  # .npy's magic number in base64
@@ -46,7 +46,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             continue
         with files.reading(file, "no JSON: "):
             data = json.loads(files.read(file))
-        rows = list(_iter_results(data)) if isinstance(data, dict) else list(_iter_inputs(data))
+        rows = list(_iter_rows(data))
         stems = make_safe_names(dict.fromkeys(row.side for row in rows))
         for row in rows:
             folder = file[: -len(".json")] + (f"/{stems[row.side]}/" if len(stems) > 1 else "/")
@@ -63,9 +63,14 @@ def _is_polygraphy(files: Files, file: str) -> bool:
     return bool(_HEAD.match(files.head(file)))
 
 
-def _iter_results(data: JsonObject) -> Iterator[_Row]:
-    """Yield the rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}, as far as it is that."""
-    for pair in _get_list(data.get("lst")):
+def _iter_rows(data: Any) -> Iterator[_Row]:
+    """Yield the rows of inputs, [{NAME: …}, …], or of results, as far as it is one of these:
+    {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}."""
+    for k, feeds in enumerate(_get_list(data)):
+        for name, value in (feeds if isinstance(feeds, dict) else {}).items():
+            if name != _CLASS:
+                yield _Row(str(k) if len(data) > 1 else "", "input", name, value)
+    for pair in _get_list(data.get("lst") if isinstance(data, dict) else None):
         if len(_get_list(pair)) != 2:
             continue
         runs = _get_list(pair[1])
@@ -74,14 +79,6 @@ def _iter_results(data: JsonObject) -> Iterator[_Row]:
             outputs = run.get("outputs") if isinstance(run, dict) else None
             for name, value in (outputs if isinstance(outputs, dict) else {}).items():
                 yield _Row(side, "output", name, value)
-
-
-def _iter_inputs(data: Any) -> Iterator[_Row]:
-    """Yield the rows of [{NAME: …}, …]."""
-    for k, feeds in enumerate(_get_list(data)):
-        for name, value in (feeds if isinstance(feeds, dict) else {}).items():
-            if name != _CLASS:
-                yield _Row(str(k) if len(data) > 1 else "", "input", name, value)
 
 
 def _get_list(data: Any) -> list[Any]:

@@ -48,10 +48,6 @@ class ModelNames:
         for name, form, spelled in iter_spellings(graph, tensors):
             self._written.setdefault(plain(name), name)
             self._forms.setdefault(plain(spelled), (name, form))
-        self._add_modules(known)
-
-    def _add_modules(self, known: set[str]) -> None:
-        graph = self._graph
         paths = {}
         for i in graph.order:
             # else the one module whose weights it reads, by names such as `conv1.weight`
@@ -69,8 +65,8 @@ class ModelNames:
                     is_inner = all(f"{paths[j]}.".startswith(f"{path}.") for j in readers)
                     if name in graph.outputs or not is_inner:
                         leaving.append(name)
-                self._modules.setdefault(self._plain(path), []).extend(leaving)
-                self._calls.setdefault(self._plain(_CALL.sub("", path)), []).extend(leaving)
+                self._modules.setdefault(plain(path), []).extend(leaving)
+                self._calls.setdefault(plain(_CALL.sub("", path)), []).extend(leaving)
 
     def find_form(self, recorded: str) -> tuple[str, NameForm] | None:
         """Find the tensor that a toolkit writes as this name, and how."""
@@ -88,10 +84,8 @@ class ModelNames:
             if form != self._plain(recorded):
                 found += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
             found += [*self._modules.get(form, ()), *self._calls.get(form, ())]
-        return tuple(dict.fromkeys((*found, *self._join_files(self._plain(recorded)))))
-
-    def _join_files(self, name: str) -> list[str]:
-        """Return the tensor of the last of several nodes whose joined names are this name."""
+        # the tensor of the last of several nodes whose joined names are this name
+        name = self._plain(recorded)
         lengths = sorted({len(n) for n in self._nodes}, reverse=True)
         ends = {0: ""}  # position -> the last node up to there
         for at in range(len(name)):
@@ -99,7 +93,9 @@ class ModelNames:
                 part = name[at : at + length]
                 if len(part) == length and part in self._nodes:
                     ends.setdefault(at + length, part)
-        return [self._nodes[ends[len(name)]]] if ends.get(len(name)) else []
+        if last := ends.get(len(name)):
+            found.append(self._nodes[last])
+        return tuple(dict.fromkeys(found))
 
 
 def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> Strings:
