@@ -348,11 +348,16 @@ def _require_existing(path: Path, named_by: str) -> Path:
             code="model.is-folder",
         )
     if not os.path.exists(split_signature(path)[0]):  # noqa: PTH110
-        files = path.parent.iterdir() if path.parent.is_dir() else ()
-        beside = [str(p) for p in files if p.suffix in (".onnx", ".tflite")]
+        folder = path.parent.absolute()
+        if not folder.is_dir():
+            raise UnknownName(
+                f"no file {path}{named_by}", f"there is no folder {folder}", code="file.not-found"
+            )
+        beside = [str(p) for p in path.parent.iterdir() if p.suffix in (".onnx", ".tflite")]
         raise UnknownName(
             f"no file {path}{named_by}",
-            nearest=find_nearest(str(path), beside),
+            "" if beside else f"{folder} has no .onnx or .tflite file",
+            find_nearest(str(path), beside),
             code="file.not-found",
         )
     return path

@@ -336,6 +336,19 @@ def test_json_of_an_error(
     assert (found["error"]["kind"], found["error"]["code"]) == (kind, code)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("bare/model.onnx", "bare has no .onnx or .tflite file"),
+        ("gone/model.onnx", "there is no folder"),
+    ],
+)
+def test_a_missing_model_says_what_its_folder_has(name: str, hint: str, here: Path) -> None:
+    (here / "bare").mkdir()
+    error = subcut("inspect", name, "--json", cwd=here).document["error"]
+    assert error["code"] == "file.not-found" and hint in error["hint"]
+
+
 def test_only_verbose_text_has_the_code_of_an_error(here: Path) -> None:
     words = ("-s", "res2a", "-e", "pool1")
     assert "region." not in refused(subcut(*words, cwd=here))
