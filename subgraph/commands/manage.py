@@ -123,14 +123,12 @@ def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow
 def _describe_processor(name: str) -> BackendRow:
     """Describe the parts that this machine lacks for the kernels of another processor,
     `arch=NAME`."""
-    if lacks := "" if emulated.is_own(name) else emulated.describe_missing(name):
-        return BackendRow(f"arch={name}", False, "", lacks, LACKS)
-    says = (
-        "this machine's own"
-        if emulated.is_own(name)
-        else f"under {emulated.find_emulator_version(name)}"
-    )
-    return BackendRow(f"arch={name}", True, "", says)
+    title = f"arch={name}"
+    if emulated.is_own(name):
+        return BackendRow(title, True, "", "this machine's own")
+    if lacks := emulated.describe_missing(name):
+        return BackendRow(title, False, "", lacks, LACKS)
+    return BackendRow(title, True, "", f"under {emulated.find_emulator_version(name)}")
 
 
 def _describe_candidates() -> list[BackendRow]:

@@ -17,7 +17,7 @@ from subgraph.results.common import NextCommand
 from subgraph.text import align_columns, clean, count
 
 if TYPE_CHECKING:
-    from subgraph.results.plan import PlanDocument, PlanScales, TriedList
+    from subgraph.results.plan import PlanDocument, PlanScales
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
 UNITS = ("node", "block", "operator", "scale")
@@ -152,7 +152,13 @@ def format_text(document: PlanDocument) -> str:
         rows.append(("model", f"{clean(str(files.model))}   ({share})"))
     if files.path:
         rows.append(("lists", f"{clean(files.path)}/lists/"))
-        rows += [("", _list_tried(document, tried)) for tried in files.tried_lists]
+        for tried in files.tried_lists:
+            judged = tried.why
+            if result.score and tried.score is not None:
+                judged = f"{result.score.words} {tried.score:.6g}"
+            accepted = "accepted" if tried.accepted else "refused"
+            more = f" of {count(tried.added, 'node')} more than the plan's" if tried.added else ""
+            rows.append(("", f"{tried.tool} with this list{more}: {accepted}, {judged}"))
         untried = files.lists.keys() - {tried.tool for tried in files.tried_lists}
         rows.append(("", f"not tried in {', '.join(sorted(untried))}"))
         rows.append(("report", f"{clean(files.path)}/report.html"))
@@ -176,16 +182,6 @@ def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
         if scales.noise:
             off += f", quantized by {scales.noise[1]:.2g} instead of {scales.noise[0]:.2g}"
         yield "", f"{clean(scales.model)}   ({off})" if scales.model else off
-
-
-def _list_tried(document: PlanDocument, tried: TriedList) -> str:
-    """Return `onnxruntime with this list of 3 nodes more than the plan's: accepted, sqnr 46.8`."""
-    judged = tried.why
-    if document.result.score and tried.score is not None:
-        judged = f"{document.result.score.words} {tried.score:.6g}"
-    accepted = "accepted" if tried.accepted else "refused"
-    more = f" of {count(tried.added, 'node')} more than the plan's" if tried.added else ""
-    return f"{tried.tool} with this list{more}: {accepted}, {judged}"
 
 
 def _describe_minimal(document: PlanDocument) -> str:

@@ -57,11 +57,15 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
     and edges.
     """
     types = types or infer_types(graph)
-    problems = [
-        *_find_disconnected(graph),
-        *_iter_newer_opsets(graph),
-        *_iter_unreadable_weights(graph),
-    ]
+    problems = list(_find_disconnected(graph))
+    for domain, version in read_imports(graph.model).items():
+        newest = list_newest_opsets().get(domain, version)
+        if version > newest:
+            name = domain or "ai.onnx"
+            what = f"opset {version} of '{name}' is newer than this onnx knows ({newest})"
+            hint = "its nodes are not checked: pip install -U onnx"
+            problems.append(Problem("opset", None, None, what, hint, fatal=False))
+    problems += _iter_unreadable_weights(graph)
     explained = any(p.fatal for p in problems)
     complaints = [c for c in types.complaints if not (explained and c.from_checker)]
     refused = {c.node for c in complaints if c.from_checker}
@@ -119,18 +123,6 @@ def _find_disconnected(graph: Graph) -> Iterator[Problem]:
                 what = f"reads '{name}', which no node makes and which is not an input"
                 yield Problem("dangling", i, name, what, hint)
                 return
-
-
-def _iter_newer_opsets(graph: Graph) -> Iterator[Problem]:
-    for domain, version in read_imports(graph.model).items():
-        newest = list_newest_opsets().get(domain, version)
-        if version > newest:
-            what = (
-                f"opset {version} of '{domain or 'ai.onnx'}' is newer than this onnx knows"
-                f" ({newest})"
-            )
-            hint = "its nodes are not checked: pip install -U onnx"
-            yield Problem("opset", None, None, what, hint, fatal=False)
 
 
 def _iter_unreadable_weights(graph: Graph) -> Iterator[Problem]:

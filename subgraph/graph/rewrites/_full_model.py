@@ -214,10 +214,6 @@ def _takes_where(source: RegionModel, name: str) -> bool:
     return is_number and source.opset >= 9 and bool(Substitution(source).never())
 
 
-def _add_cast(new: Substitution, x: str, y: str, element: int) -> None:
-    new.node("Cast", [new.node("Cast", [x], to=TensorProto.INT32)], y, to=element)
-
-
 BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = (
     ("an Identity", lambda new, x, y, _: new.node("Identity", [x], y), lambda s, n: True),
     (
@@ -231,7 +227,13 @@ BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = 
         lambda s, n: s.element(n) in NUMBERS,
     ),
     ("a Sub of zeros", _subtract, lambda s, n: s.element(n) in SIGNED),
-    ("a Cast to integers and back", _add_cast, lambda s, n: s.element(n) == TensorProto.BOOL),
+    (
+        "a Cast to integers and back",
+        lambda new, x, y, element: new.node(
+            "Cast", [new.node("Cast", [x], to=TensorProto.INT32)], y, to=element
+        ),
+        lambda s, n: s.element(n) == TensorProto.BOOL,
+    ),
     (
         "a Where that always takes it",
         lambda new, x, y, element: new.always(x, new.other(element), y),

@@ -85,10 +85,6 @@ def _is_set(node: LintNode, name: str) -> str | None:
     return "yes" if text and not is_usual else None
 
 
-def _is_below(node: LintNode, rest: str) -> str | None:
-    return "yes" if (node.version or 0) < int(rest.removeprefix("below ")) else None
-
-
 def _describe_input(node: LintNode, place: str) -> str:
     name = node.input(int(place))
     if not name:
@@ -138,7 +134,9 @@ def _find_type(node: LintNode, place: str) -> str | None:
 FACTS: dict[str, Callable[[LintNode, str], str | None]] = {
     "set": _is_set,
     "given": lambda node, name: "no" if node.attribute(name, ABSENT) is ABSENT else "yes",
-    "opset": _is_below,
+    "opset": lambda node, rest: (
+        "yes" if (node.version or 0) < int(rest.removeprefix("below ")) else None
+    ),
     "input": _describe_input,
     "outputs": lambda node, _: str(sum(_is_read(node, n) for n in node.proto.output if n)),
     "output": _describe_output,

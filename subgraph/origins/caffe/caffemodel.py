@@ -190,11 +190,16 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
     with protobuf.explain_write_error(path), path.open("wb") as out:
         out.write(_encode_text(_NAME, net))
         for name, kind, blobs in layers:
-            heads = [_encode_blob_head(blob) for blob in blobs]
-            sizes = [
-                len(head) + prod(blob.shape) * blob.width
-                for head, blob in zip(heads, blobs, strict=True)
-            ]
+            heads = []  # the bytes of each BlobProto in front of its values
+            sizes = []
+            for blob in blobs:
+                length = prod(blob.shape) * blob.width
+                dims = protobuf.encode_varints(*blob.shape)
+                shape = protobuf.make_tag(1, len(dims)) + dims
+                field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA
+                head = protobuf.make_tag(_SHAPE, len(shape)) + shape
+                heads.append(head + protobuf.make_tag(field, length))
+                sizes.append(len(heads[-1]) + length)
             tags = [protobuf.make_tag(_BLOBS, size) for size in sizes]
             front = _encode_text(1, name) + _encode_text(_TYPE, kind)
             out.write(protobuf.make_tag(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
@@ -210,15 +215,3 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
 def _encode_text(number: int, text: str) -> bytes:
     data = text.encode()
     return protobuf.make_tag(number, len(data)) + data
-
-
-def _encode_blob_head(blob: WeightBlob) -> bytes:
-    """Return the bytes of a BlobProto in front of its values."""
-    dims = protobuf.encode_varints(*blob.shape)
-    shape = protobuf.make_tag(1, len(dims)) + dims
-    field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA
-    return (
-        protobuf.make_tag(_SHAPE, len(shape))
-        + shape
-        + protobuf.make_tag(field, prod(blob.shape) * blob.width)
-    )
