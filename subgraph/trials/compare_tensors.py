@@ -372,9 +372,19 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
         return _report_settlement(comparison)
     if comparison.settlement.decision in (Decision.NODES_NEEDED, Decision.STEPS_ADD_UP):
         return ReportedAnswer(Kind.INCONCLUSIVE, comparison.whole.why)
-    if comparison.whole.is_unresolved:
-        return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(comparison.whole))
-    mute = map(clean, find_mute(comparison.whole.outputs))
+    whole = comparison.whole
+    if whole.is_unresolved and whole.is_mute:
+        return ReportedAnswer(Kind.INCONCLUSIVE, clean(whole.why))
+    if whole.is_unresolved:
+        rows = (j for j in whole.outputs if j.status is whole.status and not is_mute(j))
+        unknown = drop_repeats(j.name for j in rows)
+        if not unknown:
+            return ReportedAnswer(Kind.INCONCLUSIVE, "the full model returned nothing to compare")
+        more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
+        rule = "(--criterion names a rule that needs no noise)"
+        what = f"{clean(unknown[0])}{more} could not be judged {rule}"
+        return ReportedAnswer(Kind.INCONCLUSIVE, what)
+    mute = map(clean, find_mute(whole.outputs))
     inner = comparison.looked_at.inner or None
     return ReportedAnswer(
         Kind.RIGHT, text.describe_agreement(inner, comparison.full.disturbance, mute)
@@ -406,19 +416,6 @@ def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
                 errors.append(compute_relative_error(pair))
     worst = max(errors)
     return worst if worst > MIN_REL_TOL else 0.0
-
-
-def _mark_unresolved(whole: Verdict) -> str:
-    """Return why a full model is unresolved."""
-    if whole.is_mute:
-        return clean(whole.why)
-    rows = (j for j in whole.outputs if j.status is whole.status and not is_mute(j))
-    unknown = drop_repeats(j.name for j in rows)
-    if not unknown:
-        return "the full model returned nothing to compare"
-    more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
-    rule = "(--criterion names a rule that needs no noise)"
-    return f"{clean(unknown[0])}{more} could not be judged {rule}"
 
 
 def compare(

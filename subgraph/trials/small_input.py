@@ -233,7 +233,14 @@ def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list
         made = set(graph.makes[i])
         if made.isdisjoint(_read_constants(graph, region, folded)):
             continue  # only a folded constant needs it
-        piece = _fold_constants(graph, region, folded | made)
+        # the region with these constants as values of its cut, without their producers
+        gone = folded | made
+        read = _read_constants(graph, region, gone)
+        kept = read.difference(gone)
+        pulled = tuple(i for i in region.pulled if not kept.isdisjoint(graph.makes[i]))
+        weights = {n for n in graph.iter_inputs((*region.nodes, *pulled)) if graph.is_weight(n)}
+        shapes = (*region.shapes, *sorted(read.intersection(gone)))
+        piece = replace(region, pulled=pulled, shapes=shapes, weights=tuple(sorted(weights)))
         try:
             found = trials.judge.verdict(piece, trials.run_extra(piece))
         except SubcutError:  # a constant of this type cannot be written
@@ -254,16 +261,6 @@ def fails_alike(found: Verdict, verdict: Verdict) -> bool:
     error, before = (one.largest_error(unknown=math.inf) for one in (found, verdict))
     is_smaller = error * MIN_ERROR_RATIO < before  # not so of NaN
     return fails and not is_smaller
-
-
-def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Region:
-    """Return the region with these constants as values of its cut, without their producers."""
-    read = _read_constants(graph, region, folded)
-    kept = read.difference(folded)
-    pulled = tuple(i for i in region.pulled if not kept.isdisjoint(graph.makes[i]))
-    weights = {n for n in graph.iter_inputs((*region.nodes, *pulled)) if graph.is_weight(n)}
-    shapes = (*region.shapes, *sorted(read.intersection(folded)))
-    return replace(region, pulled=pulled, shapes=shapes, weights=tuple(sorted(weights)))
 
 
 def _read_constants(graph: Graph, region: Region, folded: Collection[str]) -> set[str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -258,30 +257,21 @@ def _make_input_words(graph: Graph, other: Graph, records: Records, folder: Path
             continue
         _, dtype, dims = read_type(info.type)
         record = records[own]
-        perm = (
-            _find_perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
-        )
+        shape = record.shapes[0] if record.form == "tensor" and record.shapes else ()
+        orders = [] if dims is None else list(iter_axis_orders(shape, dims))
+        is_turned = bool(orders) and orders[0] != tuple(range(len(shape)))
+        nhwc = (0, *range(2, len(shape)), 1)
+        perm: Shape = ()  # the order that leads to the declared dimensions; of several, NHWC
+        if is_turned and nhwc in orders:
+            perm = nhwc
+        elif is_turned and len(orders) == 1:
+            perm = orders[0]
         match = MatchedTensor(name, "name", perm, "", scales.get(name), own_scales.get(own))
         match = match.with_type(dtype or record.dtype)
         if record.form == "tensor":
             record = match.convert(record, folder, f"i{k}")
         words += [f"{name}={file}" for file in record.files[:1]]
     return words
-
-
-def _find_perm(shape: Shape, dims: Sequence[Any] | None) -> Shape:
-    """Return the order of axes that leads to the declared dimensions; of several, NHWC.
-
-    Returns:
-        () if the present order does, no order does, or several without NHWC do.
-    """
-    orders = [] if dims is None else list(iter_axis_orders(shape, dims))
-    if not orders or orders[0] == tuple(range(len(shape))):
-        return ()
-    nhwc = (0, *range(2, len(shape)), 1)
-    if nhwc in orders:
-        return nhwc
-    return orders[0] if len(orders) == 1 else ()
 
 
 # ------------------------------------------------------------ meaning
@@ -408,13 +398,25 @@ class MeaningTests:
         the reference's values. So the fault of a piece is upstream of it.
         """
         found: dict[str, MatchedTensor] = {}
+        records = self.values.records[0]
         for name, error in self._measure_all().items():
-            if error > self.limit:
-                options = islice(_iter_uses(self, name), MAX_USES)
-                some = next((one for one in options if _is_use(self, name, one)), {})
+            uses = islice(_iter_uses(self, name), MAX_USES) if error > self.limit else ()
+            for some in uses:
+                folder = make_numbered_folder(self.folder, "run")
+                fed = {
+                    match.name: match.convert(records[n], folder, f"u{k}")
+                    for k, (n, match) in enumerate(some.items())
+                }
+                region = self._find_region(name, more=fed)
+                if region is None or not fed.keys() <= {*region.inputs}:
+                    continue
+                if not self.measure([(name, region)], fed)[0] <= self.limit:  # or NaN
+                    continue
                 taken = {match.name for match in found.values()}
                 is_new = taken.isdisjoint(match.name for match in some.values())
-                found |= some if is_new and found.keys().isdisjoint(some) else {}
+                if is_new and found.keys().isdisjoint(some):
+                    found |= some
+                break
         return found
 
     def find_readers(self, name: str) -> set[str]:
@@ -568,21 +570,6 @@ def _iter_uses(tests: MeaningTests, name: str) -> Iterator[dict[str, MatchedTens
             and can_hold(ours, name, use, records[name].array(), value)
         ]
         yield from ({name: use} for name in sorted(alike, key=partial(_rank_use, tests, use)))
-
-
-def _is_use(tests: MeaningTests, name: str, some: Matches) -> bool:
-    """Return whether the candidate's nodes compute a tensor of the reference's values of some
-    tensors upstream of it."""
-    folder = make_numbered_folder(tests.folder, "run")
-    records = tests.values.records[0]
-    fed = {
-        match.name: match.convert(records[n], folder, f"u{k}")
-        for k, (n, match) in enumerate(some.items())
-    }
-    region = tests._find_region(name, more=fed)
-    if region is None or not fed.keys() <= {*region.inputs}:
-        return False
-    return tests.measure([(name, region)], fed)[0] <= tests.limit
 
 
 def _rank_use(tests: MeaningTests, match: MatchedTensor, name: str) -> tuple[float, bool]:
