@@ -153,6 +153,10 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
     graph = judge.model.graph
     left = comparison.list_left_out(*Reason)
     lost = [UnmatchedEntry(one.entry.name, one.entry.file, one.why) for one in left]
+    names = group_values((one.reason, one.entry.name) for one in left)
+    kinds = [LeftOutReason(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
+    for end, number in (recorded.left_out if recorded else {}).items():
+        kinds.append(LeftOutReason(f"files of another kind ({end})", number, ()))
     return RunSummary(
         name=run.name,
         precision=run.precision or judge.precision,
@@ -167,7 +171,7 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
             missing=run.missing or None,
             matched=comparison.matched[0].summary() if comparison.matched else "",
             lost=lost,
-            left_out=_count_left_out(comparison),
+            left_out=sorted(kinds, key=lambda kind: -kind.count),
             unread=len(comparison.list_left_out(Reason.UNREADABLE)),
         ),
         tensors=RunTensors(
@@ -190,14 +194,6 @@ def _explain_unresolved(comparison: RunComparison) -> str:
     if not broken:
         return "not all that was recorded was compared"
     return f"not compared: {', '.join(broken[:MAX_NAMED])}"
-
-
-def _count_left_out(comparison: RunComparison) -> list[LeftOutReason]:
-    names = group_values((one.reason, one.entry.name) for one in comparison.list_left_out(*Reason))
-    found = [LeftOutReason(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
-    files = comparison.run.recording.left_out if comparison.run.recording else {}
-    found += [LeftOutReason(f"files of another kind ({end})", n, ()) for end, n in files.items()]
-    return sorted(found, key=lambda kind: -kind.count)
 
 
 def _make_recorded_tensor(row: TensorRow | None) -> RecordedTensor | None:

@@ -174,7 +174,29 @@ class Worker(Closable):
         self.deadline.require()
         with self._request_lock:
             try:
-                return self._exchange(request, kind)
+                if self.process.has_ended or self._pending:
+                    raise WorkerDied(
+                        f"the process that should {request.task} was stopped before",
+                        process=describe_process_end([]),
+                        code="worker.stopped",
+                    )
+                line = json.dumps(to_json(request)).encode() + b"\n"
+                self._pending = True  # before it is sent: Ctrl-C may come at once
+                self.process.begin(request.task)
+                self.process.send(line)
+                if self._starting:
+                    limit = None if self.timeout is None else max(self.timeout, START_SECONDS)
+                    self._receive_reply(Done, limit)
+                    self._starting = False
+                reply = self._receive_reply(kind, self.timeout)
+                self._pending = False
+                if not isinstance(reply, ErrorReply):
+                    return reply
+                error = error_from_json(reply.error)
+                # of a process that the child started, which prints here
+                if isinstance(error, WorkerDied):
+                    error.process = describe_process_end(self.process.last_lines()) | error.process
+                raise error
             except (ModelError, WorkerDied) as e:
                 if not any(map(children.DISK_FULL.search, (e.what, *self.process.last_lines()))):
                     raise
@@ -183,30 +205,6 @@ class Worker(Closable):
                     "free some space where it writes; $TMPDIR is its folder for temporary files",
                     code="output.disk-full",
                 ) from e
-
-    def _exchange(self, request: Request, kind: type[T]) -> T:
-        if self.process.has_ended or self._pending:
-            raise WorkerDied(
-                f"the process that should {request.task} was stopped before",
-                process=describe_process_end([]),
-                code="worker.stopped",
-            )
-        line = json.dumps(to_json(request)).encode() + b"\n"
-        self._pending = True  # before it is sent: Ctrl-C may come at once
-        self.process.begin(request.task)
-        self.process.send(line)
-        if self._starting:
-            limit = None if self.timeout is None else max(self.timeout, START_SECONDS)
-            self._receive_reply(Done, limit)
-            self._starting = False
-        reply = self._receive_reply(kind, self.timeout)
-        self._pending = False
-        if not isinstance(reply, ErrorReply):
-            return reply
-        error = error_from_json(reply.error)
-        if isinstance(error, WorkerDied):  # of a process that the child started, which prints here
-            error.process = describe_process_end(self.process.last_lines()) | error.process
-        raise error
 
     def _receive_reply(self, kind: type[T], limit: float | None) -> T | ErrorReply:
         """Return the next reply, which must be the child's own.

@@ -109,14 +109,14 @@ def to_model(array: Array, layout: str, shape: Shape | None = None, model: str =
         return _fit(array, shape, layout)
     if layout in BLOCKED:
         return _from_blocks(array, layout, shape, model)
-    if layout not in PLAIN or (layout in AS_THEY_ARE and model in AS_THEY_ARE):
-        if layout not in AS_THEY_ARE:
-            raise InputError(
-                f"values in layout {layout} cannot be read",
-                _suggest_layouts(layout),
-                code="layout.unsupported",
-            )
+    if layout in AS_THEY_ARE and (layout not in PLAIN or model in AS_THEY_ARE):
         return _fit(array, shape, layout)
+    if layout not in PLAIN:
+        raise InputError(
+            f"values in layout {layout} cannot be read",
+            _suggest_layouts(layout),
+            code="layout.unsupported",
+        )
     turned = array.transpose(_find_axes(layout, model)) if array.ndim == len(layout) else array
     if shape is None or turned.shape == tuple(shape):
         return turned
