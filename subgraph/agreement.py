@@ -1,7 +1,7 @@
-"""A model on a candidate as a test: if it is not right, the failure names the culprit, its cause
-and its place.
+"""A test of a model on a candidate, of which a failure names the culprit, its cause and its place.
 
-The whole model runs once on each side. Only if that is not right, a bisection begins.
+The full model runs once on the reference and once on the candidate. A bisection begins only if the
+outputs do not agree.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from subgraph.verdict import Verdict
 
 @frozen
 class Search:
-    """The options of the search after a disagreement.
+    """The options of the bisection that follows a disagreement.
 
     Attributes:
-        output: The folder of its result and of stored answers.
-        max_time: Its time limit: `90s`, `10m`.
+        output: The folder of its result and of cached results.
+        max_time: Its time limit as text: `90s`, `10m`.
         command: The command that runs the test again, for the report.
     """
 
@@ -53,10 +53,10 @@ class Search:
 
 @frozen
 class Disagreement:
-    """The reason why a model is not known to be right.
+    """The reason why a candidate is not known to be right.
 
     Attributes:
-        lines: The answer for people, the verdict first.
+        lines: The lines for the user; the first line is the verdict.
         places: The paths of `case` and `report`, if they were written.
     """
 
@@ -78,17 +78,18 @@ def find_disagreement(
     seed: int | None = None,
     may_be_empty: Sequence[str] = (),
 ) -> Disagreement | None:
-    """Return the disagreement of a candidate with a model; None if the candidate is right.
+    """Return the disagreement of a candidate with the reference; None if the candidate is right.
 
-    It is right if every output of every sample was compared, and none is wrong.
+    The candidate is right if every output of every sample was compared and no output is wrong.
 
-    An argument that is None comes from `settings`. `model`, `spec`, `criterion` and `reference`
-    are words as on the command line.
+    `settings` has the value of each argument that is None. `model`, `spec`, `criterion` and
+    `reference` are texts as on the command line.
 
     Args:
         inputs: A file, a folder of samples, several of these, or an array for each name.
-        may_be_empty: The outputs that count as right even if the inputs tell nothing about them.
-        trust: Whether code that these arguments name may run.
+        search: The options of the bisection.
+        may_be_empty: The outputs that count as right even if these inputs could not show a fault.
+        trust: Whether code that these arguments name is allowed to run.
 
     Raises:
         SubcutError: The model, the inputs or the candidate cannot be used.
@@ -114,13 +115,12 @@ def find_disagreement(
         workers = stack.enter_context(open_workers(candidate))
         running = stack.enter_context(asked.reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
-        verdict, is_settled = _run_whole(trials)
-        seen = clean(f"{path.name} on {candidate.name}: {_find_reason(verdict)}")
+        verdict, is_settled = _run_full_model(trials)
+        fact = clean(f"{path.name} on {candidate.name}: {_find_reason(verdict)}")
         if verdict.agrees and is_settled:
-            unread = any(output.is_unresolved for output in verdict.outputs)
-            return (
-                Disagreement(("unresolved: an output was not compared", seen)) if unread else None
-            )
+            if not any(output.is_unresolved for output in verdict.outputs):
+                return None
+            return Disagreement(("unresolved: an output was not compared", fact))
         notes = tuple(resolve.log_random_inputs(feeding))
         bisection = Bisection(
             trials, BisectionOptions(setup, limits, command=search.command, notes=notes)
@@ -130,48 +130,53 @@ def find_disagreement(
                 pass
         except SubcutError as e:
             says = "wrong" if verdict.fails else "unresolved"
-            return Disagreement((f"{says}: {seen}", f"not searched: {e.what}"))
+            return Disagreement((f"{says}: {fact}", f"not searched: {e.what}"))
         if verdict.agrees and bisection.result.agree:
-            return None  # what the nodes alone do was in doubt, and they are right
-        return _describe_finding(bisection, seen)
+            return None  # only the single nodes were in doubt, and the search found them right
+        return _describe_finding(bisection, fact)
 
 
-def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
-    """Return the verdict of a new run of the whole model, since a stored answer may be that of an
-    older runtime; and whether it needs no look inside.
+def _run_full_model(trials: Trials) -> tuple[Verdict, bool]:
+    """Run the full model, and return its verdict and whether that verdict needs no bisection.
 
-    The file as shipped must run: if it does only with pinned shapes, that run does not count.
+    No cached result is used, because an older runtime may have computed it. The user's file itself
+    must run: a run that succeeds only with pinned shapes does not count.
     """
     with Store(trials.model.scratch / "anew") as store:
         processes = trials.processes.with_store(store)
-        anew = Trials(processes, processes.judge)
-        verdict = anew.verdict(anew.full_model)  # in a process that has loaded nothing before
-        is_settled = not find_doubt(anew, tuple(Doubt))
+        fresh = Trials(processes, processes.judge)
+        verdict = fresh.verdict(fresh.full_model)  # this process has loaded no other model
+        is_settled = not find_doubt(fresh, tuple(Doubt))
         if verdict.agrees:
-            require_usable(anew, anew.run(anew.full_model))
-    forms = anew.runner.forms
+            require_usable(fresh, fresh.run(fresh.full_model))
+    forms = fresh.runner.forms
     if forms.only_pinned:
         verdict = forms.verdicts[Form.SHIPPED]
     return verdict, is_settled
 
 
 def _find_reason(verdict: Verdict) -> str:
-    """Return the reason, with the output and the sample that decide."""
-    unread = [output for output in verdict.outputs if output.is_unresolved]
-    about = unread[0] if unread and verdict.agrees else verdict.worst
-    if about is None:
+    """Return the reason of a verdict, with the output and the sample that decide it."""
+    unresolved = [output for output in verdict.outputs if output.is_unresolved]
+    output = unresolved[0] if unresolved and verdict.agrees else verdict.worst
+    if output is None:
         return verdict.why
-    sample = f", sample {about.sample}" if about.sample else ""
-    return f"{about.name}: {about.why}{sample}"
+    sample = f", sample {output.sample}" if output.sample else ""
+    return f"{output.name}: {output.why}{sample}"
 
 
-def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
-    """Return the result of a search that began because one run of the full model was not right."""
+def _describe_finding(bisection: Bisection, fact: str) -> Disagreement | None:
+    """Return the result of a search that began because one run of the full model was not right.
+
+    Args:
+        bisection: The search, which has ended.
+        fact: The result of that run, in a line.
+    """
     shown = reports.cleaned(bisection.result)
     if shown.agree and (shown.whole.verdict.fails or shown.whole.pieces):
-        return None  # within the precision that the candidate claims, or what its pieces do
+        return None  # rounding explains it, at the claimed precision or by the pieces of the model
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
-    lines = [flaky if shown.agree else reports.answer(shown).says, seen, *_iter_causes(shown)]
+    lines = [flaky if shown.agree else reports.answer(shown).says, fact, *_iter_causes(shown)]
     case = next((finding.case for finding in shown.findings if finding.case), None)
     places = {name: place for name, place in (("case", case), ("report", shown.report)) if place}
     lines += [f"{name}: {place}" for name, place in places.items()]
@@ -180,8 +185,8 @@ def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
 
 
 def _iter_causes(document: BisectDocument) -> Iterable[str]:
-    """Yield the causes of the first finding, as far as they are known: an optimizer, rounding, a
-    bug."""
+    """Yield the cause of the first finding, if the search has found one: an optimizer, rounding or
+    a bug."""
     return (
         line for finding in document.findings[:1] if (line := reports.find_evidence(finding)[0])
     )

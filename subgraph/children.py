@@ -1,8 +1,7 @@
-"""Commands and scripts as child processes, which run to their end or answer one request after
-another. Each is a `system.ProcessGroup`.
+"""Child processes: commands that run to their end, and scripts that answer requests.
 
-`runtime.worker` is a third kind, for code that nobody vouches for: no read from its pipes can wait
-without a limit.
+Each child process is a `system.ProcessGroup`. `runtime.worker` has a third kind of child process,
+for code that is not trusted: each read from its pipes has a time limit.
 """
 
 from __future__ import annotations
@@ -22,33 +21,34 @@ from subgraph.errors import InternalError, OutputError
 from subgraph.system import ProcessGroup
 from subgraph.types import Fields
 
-MAX_LAST_LINES = 3  # of a failed command; they may report a full disk
-# The messages of the system, and of numpy after a short write.
+MAX_LAST_LINES = 3  # lines of a failed command that may report a full disk
+# The messages of the operating system for a full disk, and that of numpy after a short write.
 DISK_FULL = re.compile(
     f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written"
 )
 
 
 class Ended(NamedTuple):
-    """The end of a command: its exit code, -n if signal n ended it, and its output."""
+    """The exit code of a command that has ended, -n if signal n ended it, and its output."""
 
     code: int
     out: bytes
     err: bytes
 
     def last_lines(self, count: int, *skipped: str) -> list[str]:
-        """Return the last lines of its standard error, or else of its output: none that are empty
-        or begin with a text of `skipped`."""
+        """Return the last lines of standard error, or of standard output if there is no error text.
+
+        Empty lines and lines that begin with a text of `skipped` do not count.
+        """
         lines = (self.err or self.out).decode(errors="replace").splitlines()
-        return [line.strip() for line in lines if line.strip() and not line.startswith(skipped)][
-            -count:
-        ]
+        kept = [line.strip() for line in lines if line.strip() and not line.startswith(skipped)]
+        return kept[-count:]
 
     def require_space(self) -> None:
         """Raise an error if the command failed because a disk is full.
 
         Raises:
-            OutputError: Its last lines report a full disk.
+            OutputError: The last lines of the failed command report a full disk.
         """
         said = " ".join(self.last_lines(MAX_LAST_LINES))
         if self.code and DISK_FULL.search(said):
@@ -60,10 +60,13 @@ class Ended(NamedTuple):
 
 
 def make_python_command(*words: str | Path, of: Path | None = None) -> list[str]:
-    """Return the command line of a Python, subcut's own or that `of` an environment: the only way
-    to start one.
+    """Return the command line that starts a Python. No other code of subcut builds one.
 
-    It imports no module of the current folder or of the folder of the script that it runs (-P).
+    This Python imports no module from the current folder or the folder of its script (-P).
+
+    Args:
+        words: The arguments of the Python.
+        of: The Python's executable, in another environment; None for the Python that runs subcut.
     """
     return [str(of or sys.executable), "-P", *map(str, words)]
 
@@ -75,14 +78,18 @@ def run(
     heard: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Ended:
-    """Run a command without input to its end, which is that of all that it started. `options`: of
-    `ProcessGroup`.
+    """Run a command without input, and wait until it and all processes that it started have ended.
 
-    `heard` is given each line that it prints, as it prints it; errors are then part of the output.
+    Args:
+        words: The command line.
+        timeout: The time limit in seconds.
+        heard: A function that gets each line when the command prints it; standard error is then
+            part of the output. None to only collect the output.
+        options: Options of `ProcessGroup`.
 
     Raises:
-        OSError: it cannot be started. subprocess.TimeoutExpired: it took more than `timeout`
-            seconds.
+        OSError: The command cannot be started.
+        subprocess.TimeoutExpired: The command took longer than the time limit.
     """
     errors = subprocess.STDOUT if heard else subprocess.PIPE
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors, **options}
@@ -96,7 +103,7 @@ def run(
 
 
 def _listen(process: ProcessGroup, timeout: float, heard: Callable[[str], None]) -> bytes:
-    """Return the output of a process until its end."""
+    """Pass each line of a process's output to `heard`, and return the output when it has ended."""
     assert process.stdout
     late = threading.Event()
 
@@ -120,17 +127,21 @@ def _listen(process: ProcessGroup, timeout: float, heard: Callable[[str], None])
 
 
 class Reply(NamedTuple):
-    """The reply of a script: its error, "" for none, and its data."""
+    """The reply of a script: the text of an error, "" for no error, and the data."""
 
     error: str
     data: bytes
 
 
 class Answering:
-    """A script that answers requests: a line of JSON each way, with `bytes` of data after it."""
+    """A script that answers requests.
+
+    A request and a reply are each one line of JSON, which is followed by data. The key `bytes` of
+    the JSON has the size of the data.
+    """
 
     def __init__(self, words: Sequence[str | Path], **options: Any) -> None:
-        """`options`: of `ProcessGroup`."""
+        """Start the script; `options` are options of `ProcessGroup`."""
         options |= {
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
@@ -139,7 +150,7 @@ class Answering:
         self.process = ProcessGroup(words, **options)
 
     def ask(self, request: Fields, data: bytes) -> Reply | None:
-        """Return the reply; None if the process has ended, or ends.
+        """Send a request, and return the reply; None if the process has ended before it replied.
 
         Raises:
             InternalError: The reply cannot be read.
@@ -175,7 +186,7 @@ class Answering:
         return Reply(error, data) if len(data) == size else None
 
     def end(self) -> int:
-        """Kill it, if it has not ended; its exit code."""
+        """Kill the process if it has not ended, and return its exit code."""
         self.process.end()
         self.process.close()
         return self.process.returncode

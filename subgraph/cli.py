@@ -1,7 +1,7 @@
-"""The command line: the only place that prints or exits.
+"""The command line: the only module that prints or exits.
 
-`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may precede
-or follow the command: `arrange` rewrites the words before typer reads them.
+`arrange` rewrites the arguments before typer reads them. `subcut --start A --end B` means
+`subcut cut --start A --end B`, and global options may be before or after the command.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from subgraph.storage.file_kinds import is_named_as_model
 from subgraph.text import clean, clean_lines, is_text, replace_character
 from subgraph.version import __version__
 
-# Commands that store each run of the candidate.
+# The commands that store each run of the candidate, and resume from the stored runs.
 RESUMABLE = frozenset(("bisect", "blame", "compare", "plan", "sweep", "manual"))
 RESUME_HINT = "finished runs are stored: the same command continues"
 COMMANDS = tuple(flatten(GROUPS.values()))
@@ -94,7 +94,7 @@ Terms such as "candidate" are explained in docs/words.md.
 """
 INTERRUPTED = 130
 INTERNAL = SubcutError.exit_code
-HEARTBEAT_SECONDS = 15.0  # between two signs of life
+HEARTBEAT_SECONDS = 15.0  # the time between two lines of a long run
 
 
 class OutputForm(StrEnum):
@@ -106,11 +106,11 @@ class OutputForm(StrEnum):
 
 
 class PlainConversion:
-    """typer's conversion of a parameter, for texts, lists of texts, flags and whole numbers.
+    """A replacement of typer's conversion of parameters: texts, lists of texts, flags, integers.
 
-    typer's own loads pydantic, which costs half of a cut's time (0.06 s). typer has no public seam
-    for another one, so `_avoid_pydantic` sets the attribute where typer keeps its own; typer's
-    minor version is pinned.
+    typer's own conversion loads pydantic, which costs half of a cut's time (0.06 s). typer has no
+    public way to replace it. For this reason, `_avoid_pydantic` sets the private attribute in which
+    typer keeps its conversion, and typer's minor version is pinned.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -120,7 +120,7 @@ class PlainConversion:
         """Return the value that the command gets.
 
         Raises:
-            BadParameter: not a whole number.
+            BadParameter: The value is not a whole number.
         """
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
@@ -150,7 +150,7 @@ class Command(HelpPage, typer.core.TyperCommand):
 
 
 class Group(HelpGroup):
-    """All commands: `cut` if none is named; global options may have any position."""
+    """All commands. `cut` runs if no command is named; global options may have any position."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _avoid_pydantic(self.get_params(ctx))
@@ -186,14 +186,14 @@ class Group(HelpGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Build the command now: to build all commands takes a third of the time of a cut."""
+        """Build the command when it is needed: all commands would take a third of a cut's time."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.commands[cmd_name] = _build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in COMMANDS:
-            for name in COMMANDS:  # the error names the nearest of those that are there
+            for name in COMMANDS:  # typer suggests the nearest of the commands that are built
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
@@ -207,8 +207,10 @@ class Group(HelpGroup):
 
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
-    """Move global options to the front, and insert the command `cut` if the next word is its model
-    or option. `help COMMAND` becomes `COMMAND --help`.
+    """Move global options to the front, and insert `cut` if no command is named.
+
+    No command is named if the first word is a path or an option. `help COMMAND` becomes
+    `COMMAND --help`.
 
     >>> arrange(["--start", "a", "--json"], {"cut"})
     ['--json', 'cut', '--start', 'a']
@@ -236,7 +238,7 @@ def arrange(args: list[str], commands: set[str]) -> list[str]:
     return front + rest
 
 
-# Behind the command's name in its usage line.
+# The text after the command's name in its usage line; `[OPTIONS]` for any other command.
 USAGE = {"cut": "--start A --end B [OPTIONS]", "export": "-o DIR [OPTIONS]"}
 
 app = typer.Typer(
@@ -316,7 +318,7 @@ def global_options(
         typer.Option("--skill", callback=_print_skill, is_eager=True, help="A guide for agents."),
     ] = False,
 ) -> Result | None:
-    """Read the options of every command; without a command, list the tasks."""
+    """Apply the global options; if no command is named, return the list of tasks."""
     handler: logging.Handler
     if os.environ.get(EVENTS):
         handler = EventHandler(sys.stderr)
@@ -344,11 +346,11 @@ def _log_heartbeat() -> None:
 
 def main() -> None:
     """Run one command line and exit."""
-    # Reading 80,000 nodes makes 400,000 objects and hardly any cycle.
+    # A model of 80,000 nodes has 400,000 objects and hardly any cycle for the collector to find.
     gc.set_threshold(500_000, 20, 20)
-    # So that half-written folders are removed.
+    # A request to end becomes an exit, so that context managers remove half-written folders.
     system.call_at_termination(lambda: sys.exit(system.TERMINATED))
-    codecs.register_error("plain", replace_character)  # the console of Windows has no →
+    codecs.register_error("plain", replace_character)  # the console of Windows lacks →
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plain")
@@ -365,7 +367,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
     except Exception as e:  # noqa: BLE001
-        # Python wraps a Ctrl-C at the making of a class.
+        # Python wraps the KeyboardInterrupt if it comes while a class is created.
         if isinstance(e.__cause__, KeyboardInterrupt):
             outcome = INTERRUPTED
         else:
@@ -376,28 +378,27 @@ def main() -> None:
         if isinstance(handler, ProgressHandler):
             handler.close_bar()
     if outcome == INTERRUPTED:
-        hint = RESUME_HINT if _goes_on(words) else ""
+        hint = RESUME_HINT if _can_resume(words) else ""
         error = ErrorEntry("Interrupted", code="run.interrupted", what="interrupted", hint=hint)
         outcome = _report(error, INTERRUPTED, form)
     _exit(_show(outcome, form) if isinstance(outcome, Result) else int(outcome or 0))
 
 
-def _goes_on(words: list[str]) -> bool:
-    """Return whether the same command continues from the runs that were stored before it was
-    interrupted."""
+def _can_resume(words: list[str]) -> bool:
+    """Return whether an interrupted command, if it is run again, continues from its stored runs."""
     stores = bool(RESUMABLE & set(words))
     recorded = any(word.startswith("--recorded") for word in words)  # then no candidate runs
     return stores and not recorded and "--fresh" not in words
 
 
 def _complete() -> int:
-    """Answer bash's TAB: typer finds the names, `commands.help` quotes them for bash."""
+    """Print bash's completions: typer finds the names, and `commands.help` quotes them for bash."""
     line = os.environ.get("COMP_WORDS", "")
     words = line.split("\n") if "\n" in line else line.split(" ")
     words, current, kept = join_words(words, int(os.environ.get("COMP_CWORD") or 0))
     os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(current))
     output = io.StringIO()
-    # TAB shows no errors.
+    # A completion shows no errors.
     with (
         contextlib.redirect_stdout(output),
         contextlib.suppress(SystemExit, Exception),
@@ -453,8 +454,10 @@ def _find_usage_line(e: typer.TyperException) -> str:
 
 
 def _report(error: ErrorEntry, code: int, form: OutputForm) -> int | Result:
-    """Print an error: one line, and one for what to do next; or return its document. `-v` adds the
-    error's code."""
+    """Print an error and return the exit code; for JSON, return the document of the error.
+
+    The first line has the fact, and with `-v` the error's code. The second line has the hint.
+    """
     if form is not OutputForm.TEXT:
         words = sys.argv[1:]
         quoted = re.search("'(.+?)'", error.what)
@@ -472,8 +475,8 @@ def _report(error: ErrorEntry, code: int, form: OutputForm) -> int | Result:
         return Result(document, "")
     name = f" [{error.code}]" if error.code and log.isEnabledFor(logging.DEBUG) else ""
     hint = f"\n  {clean(error.hint)}" if error.hint else ""
-    if sys.stderr is not None:  # closed: `2>&-`
-        with contextlib.suppress(OSError):  # the other end of the pipe is closed
+    if sys.stderr is not None:  # `2>&-` closes it
+        with contextlib.suppress(OSError):  # the reader of a pipe has ended
             line = f"error: {clean(error.what)}{clean(name)}{hint}"
             print(adapt_to_stream(line, sys.stderr), file=sys.stderr, flush=True)
     return code
@@ -494,13 +497,13 @@ def _show(result: Result, form: OutputForm) -> int:
     try:
         print(text, flush=True)
         if short.is_github_workflow():
-            # on standard error, so that `--json` stays one document
             answer = short.shorten(result.document, result.text)
             if answer.of in short.ANSWERS:
                 short.add_to_summary(answer.says, result.text)
+                # Standard output has nothing but the document of `--json`.
                 if result.exit_code and sys.stderr is not None:
                     print(short.to_annotation(answer.says), file=sys.stderr, flush=True)
-    except BrokenPipeError:  # `| head` has ended
+    except BrokenPipeError:  # the reader of the pipe has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as e:
         what = f"cannot write to {e.filename or 'standard output'}: {e.strerror}"
@@ -511,12 +514,11 @@ def _show(result: Result, form: OutputForm) -> int:
 
 
 def _exit(code: int) -> None:
-    """End now: taking a large model's objects apart one by one would cost a tenth of the whole
-    run."""
+    """Exit without freeing the objects of a large model, which takes a tenth of a run's time."""
     if executors := sys.modules.get("subgraph.runtime.executors"):
         executors.close()
-    atexit._run_exitfuncs()  # temporary folders are removed
+    atexit._run_exitfuncs()  # these remove temporary folders
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # None if it was closed
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a closed stream is None
             stream.flush()
     os._exit(code)

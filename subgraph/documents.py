@@ -1,12 +1,18 @@
-"""Documents: frozen dataclasses <-> JSON. A dataclass is the only description of a document:
-`to_json` writes it, `from_json` reads and checks a file that anybody may have edited, and
-`make_schema` publishes it.
+"""Documents: frozen dataclasses <-> JSON.
 
-A field may be a text, a truth value, a number, None, an enumeration, a `Literal`, a sequence, a
-tuple, a map by text, another dataclass, or a union of these whose members differ in JSON. A field
-with a default may be missing, except for a `Literal`, which is always written and names the kind of
-document. `float` takes whole numbers, too, and `Number` also the texts for NaN and infinities.
-`object` takes everything.
+A dataclass is the only description of a document. `to_json` writes a document. `from_json` reads a
+file that anybody may have edited, and checks it. `make_schema` returns the JSON Schema.
+
+The type of a field is a text, a truth value, a number, None, an enumeration, a `Literal`, a
+sequence, a tuple, a map by text, another dataclass, or a union of these. The members of a union
+differ in JSON. `float` accepts whole numbers, too. `Number` also accepts the texts for NaN and
+infinities. `object` accepts everything.
+
+A field with a default may be missing from a file. A `Literal` may not: it is always written, and
+names the kind of document.
+
+To support a new type of field, add it to `_find_writer` for writing, to `_find_plain_type` and
+`_make_reader` for reading, and to `_make_rule` for the schema.
 """
 
 from __future__ import annotations
@@ -42,20 +48,20 @@ T = TypeVar("T")
 NOT_FINITE = ("nan", "inf", "-inf")
 Number: TypeAlias = Annotated[float, NOT_FINITE]
 
-# Types of texts that may leave this machine in a bundle; a field of type `str` is left out.
-Name: TypeAlias = str  # of a node, a tensor, a sample, an operator or a test; a condition on them
-Word: TypeAlias = str  # of subcut, or of the machine's make
+# The types of texts that a bundle contains. A bundle does not contain fields of type `str`.
+Name: TypeAlias = str  # a node, tensor, sample, operator or test; or a condition on these
+Word: TypeAlias = str  # a word that subcut defines, or the make of the machine
 Version: TypeAlias = str
-File: TypeAlias = str  # a path, of which the last part leaves
-CommandLine: TypeAlias = str  # without the words that may be private
+File: TypeAlias = str  # a path; a bundle contains only its last part
+CommandLine: TypeAlias = str  # a bundle does not contain words that may be private
 
-MAX_INTEGER = 1 << 63  # of whole numbers
-MAX_TEXT_BYTES = 1 << 20  # of a file that a person writes
+MAX_INTEGER = 1 << 63  # the limit of whole numbers
+MAX_TEXT_BYTES = 1 << 20  # the limit of a file that a person writes
 ABSENT = "absent"
 KEY = "key"
 KIND = "kind"
 PART = "part"
-# The names of a type: in JSON, and in an error.
+# The name of each type in a JSON Schema, and in an error.
 TYPES: Mapping[type, tuple[str, str]] = {
     str: ("string", "a text"),
     bool: ("boolean", "true or false"),
@@ -68,28 +74,39 @@ TYPES: Mapping[type, tuple[str, str]] = {
 
 
 def absent(*, of_kind: str = "") -> Any:
-    """Declare a dataclass field that is left out of the JSON while it is None; a document whose
-    `kind` is that must have it."""
+    """Declare a dataclass field that the JSON does not have if it is None.
+
+    Args:
+        of_kind: The `kind` of the documents that must have the field; "" for none.
+    """
     return field(default=None, metadata={ABSENT: True, KIND: of_kind})
 
 
 def json_key(key: str, **options: Any) -> Any:
-    """Declare a dataclass field whose JSON key is not a Python name, as `from`; `options` as of
-    `dataclasses.field`."""
+    """Declare a dataclass field whose JSON key cannot be a name in Python, like `from`.
+
+    Args:
+        key: The JSON key.
+        options: Options of `dataclasses.field`.
+    """
     return field(metadata={KEY: key}, **options)
 
 
 def part(**options: Any) -> Any:
-    """Declare a dataclass field that holds a dataclass whose keys are on the level of its owner in
-    the JSON; `options` as of `dataclasses.field`."""
+    """Declare a field of a dataclass whose own fields are keys of the owner's object in the JSON.
+
+    Args:
+        options: Options of `dataclasses.field`.
+    """
     return field(metadata={PART: True}, **options)
 
 
 def to_json(value: Any) -> Any:
     """Return plain data for `json.dumps`: a dataclass becomes a dict in the order of its fields.
 
-    Enumerations become their values, paths texts, tuples lists, sets sorted lists. NaN and
-    infinities, which JSON lacks, become the texts "nan", "inf" and "-inf". Complexity: linear.
+    Enumerations become their values, paths become texts, tuples become lists, and sets become
+    sorted lists. JSON has no NaN and no infinities: these become the texts "nan", "inf" and "-inf".
+    Complexity: linear.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -106,8 +123,10 @@ def to_json(value: Any) -> Any:
 
 @cache
 def _find_writer(kind: Any) -> Callable[[Any], Any]:
-    """Return the function by which `to_json` writes values of a type; it is found once, which takes
-    longer than to write most values."""
+    """Return the function with which `to_json` writes values of a type.
+
+    It is cached, because to find it takes longer than to write most values.
+    """
     if is_dataclass(kind):
         return _make_writer_of_fields(kind)
     if issubclass(kind, Enum):
@@ -127,18 +146,19 @@ def _find_writer(kind: Any) -> Callable[[Any], Any]:
 
 def _make_writer_of_fields(kind: Any) -> Callable[[Any], Any]:
     parts = [f.name for f in fields(kind) if PART in f.metadata]
-    known = [
+    entries = [
         (f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False))
         for f in fields(kind)
         if PART not in f.metadata
     ]
-    known.sort(key=lambda entry: (entry[2], entry[0] != "schema"))  # inherited ones follow it
+    # `schema` comes first, also before inherited fields; fields that may be absent come last.
+    entries.sort(key=lambda entry: (entry[2], entry[0] != "schema"))
 
     def write(value: Any) -> JsonObject:
         written = {
             key: to_json(item)
-            for key, name, may_lack in known
-            if (item := getattr(value, name)) is not None or not may_lack
+            for key, name, may_be_absent in entries
+            if (item := getattr(value, name)) is not None or not may_be_absent
         }
         for name in parts:
             written |= to_json(getattr(value, name))
@@ -150,9 +170,11 @@ def _make_writer_of_fields(kind: Any) -> Callable[[Any], Any]:
 # ------------------------------------------------------------ reading
 
 
-class _DepartureError(Exception):
-    """The first place at which a document does not have its type; each level on the way there adds
-    its step."""
+class _MismatchError(Exception):
+    """The first value in a document that does not have the type of its field.
+
+    Each reader on the way out to the root appends the step to its value, like `.nodes` or `[3]`.
+    """
 
     def __init__(self, words: str, *steps: str) -> None:
         self.words = words
@@ -163,10 +185,10 @@ class _DepartureError(Exception):
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """Read the JSON in a file; no number in it is infinite, not a number or out of bounds.
+    """Return the JSON in a file, whose numbers are all finite and within bounds.
 
     Raises:
-        InputError: it cannot be read, or is not JSON.
+        InputError: The file cannot be read, is not JSON or has another number.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -178,9 +200,9 @@ def read_json(path: Path, hint: str) -> Any:
     except (
         ValueError,
         RecursionError,
-        _DepartureError,
+        _MismatchError,
     ) as e:
-        # Not UTF-8 and not JSON are both ValueErrors.
+        # A text that is not UTF-8 or not JSON causes a ValueError.
         raise InputError(f"{path} is not JSON: {e}", hint, code="document.damaged") from e
     return document
 
@@ -219,42 +241,49 @@ def read_document(path: Path, kind: type[T], hint: str) -> T:
     """Read the document in a file.
 
     Raises:
-        InputError: The file cannot be read, holds no JSON or another document; the error names the
+        InputError: The file cannot be read, is not JSON or is another document. The error names the
             key and the expected value.
     """
     return from_json(kind, read_json(path, hint), str(path), hint)
 
 
 def from_json(kind: type[T], document: Any, what: str = "the document", hint: str = "") -> T:
-    """Return a dataclass from plain JSON; keys that it does not have are passed over. `what` and
-    `hint`: of the error.
+    """Return an object of a dataclass from plain JSON; unknown keys are ignored.
+
+    Args:
+        kind: The dataclass, or any other type of a field.
+        document: The plain JSON.
+        what: The name of the document in an error.
+        hint: The hint of an error.
 
     Raises:
-        InputError: it is another document; names the key and what was expected.
+        InputError: The JSON is not such a document. The error names the key and the expected value.
     """
     try:
         return cast("T", _find_reader(cast("Any", kind))(document))
-    except _DepartureError as e:
+    except _MismatchError as e:
         raise InputError(f"{what} is damaged: {e}", hint, code="document.damaged") from None
 
 
-Reader: TypeAlias = Callable[[Any], Any]  # of plain JSON; raises _DepartureError
+Reader: TypeAlias = Callable[[Any], Any]  # from plain JSON; raises _MismatchError
 
 
 @cache
 def _find_reader(kind: Any) -> Reader:
-    """Return the function that reads values of a type, once for each type: to take annotations
-    apart takes longer than to read."""
+    """Return the function that reads values of a type.
+
+    It is cached, because to analyze an annotation takes longer than to read a value.
+    """
     if kind in (object, Any):
         return _require_numbers
-    known = _list_options(kind)
-    options = [(one, _find_plain_type(one)[1], _make_reader(one)) for one in known]
-    expected = " or ".join(dict.fromkeys(TYPES[_find_plain_type(one)[0]][1] for one in known))
+    members = _list_members(kind)
+    options = [(one, _find_plain_type(one)[1], _make_reader(one)) for one in members]
+    expected = " or ".join(dict.fromkeys(TYPES[_find_plain_type(one)[0]][1] for one in members))
 
     def read(value: Any) -> Any:
         possible = [(one, reader) for one, types, reader in options if isinstance(value, types)]
-        if not possible or (isinstance(value, bool) and bool not in known):
-            raise _DepartureError(f"expected {expected}, not {_show(value)}")
+        if not possible or (isinstance(value, bool) and bool not in members):
+            raise _MismatchError(f"expected {expected}, not {_show(value)}")
         if len(possible) > 1:
             possible = [pair for pair in possible if _fits(value, pair[0])] or possible[-1:]
         return possible[0][1](value)
@@ -263,7 +292,7 @@ def _find_reader(kind: Any) -> Reader:
 
 
 def _make_reader(option: Any) -> Reader:
-    """Return a reader of values that have the plain type of one option."""
+    """Return a reader for one member of a union; values have its plain type already."""
     plain = _find_plain_type(option)[0]
     if plain is list:
         return _make_reader_of_list(option)
@@ -275,19 +304,19 @@ def _make_reader(option: Any) -> Reader:
         )
     words = _list_words(option)
     is_number = get_origin(option) is Annotated
-    made = option if isinstance(option, type) and issubclass(option, (Enum, Path)) else None
+    wrapper = option if isinstance(option, type) and issubclass(option, (Enum, Path)) else None
 
     def read(value: Any) -> Any:
         if words and isinstance(value, str) and value not in words:
-            raise _DepartureError(
+            raise _MismatchError(
                 f"expected one of {', '.join(map(str, words))}, not {_show(value)}"
             )
         if plain in (int, float):
             _require_numbers(value)
         if is_number:
             return float(value)
-        if made:
-            return made(value)
+        if wrapper:
+            return wrapper(value)
         return value
 
     return read
@@ -302,13 +331,13 @@ def _make_reader_of_list(option: Any) -> Reader:
     def read(value: list[Any]) -> Any:
         readers = [reader] * len(value) if fixed is None else fixed
         if len(readers) != len(value):
-            raise _DepartureError(f"expected {len(readers)} values, not {len(value)}")
+            raise _MismatchError(f"expected {len(readers)} values, not {len(value)}")
         items = []
         k = 0
         try:
             for k, item in enumerate(value):
                 items.append(readers[k](item))
-        except _DepartureError as e:
+        except _MismatchError as e:
             e.steps.append(f"[{k}]")
             raise
         return items if origin is list else tuple(items)
@@ -322,13 +351,13 @@ def _make_reader_of_map(keys: Any, values: Any) -> Reader:
 
     def read(value: JsonObject) -> Any:
         if missing := next((word for word in needed if word not in value), None):
-            raise _DepartureError("is missing", f".{missing}")
+            raise _MismatchError("is missing", f".{missing}")
         found = {}
         key = ""
         try:
             for key, item in value.items():
                 found[key] = reader(item)
-        except _DepartureError as e:
+        except _MismatchError as e:
             e.steps.append(f".{key}")
             raise
         return found
@@ -338,7 +367,7 @@ def _make_reader_of_map(keys: Any, values: Any) -> Reader:
 
 def _make_reader_of_fields(kind: Any) -> Reader:
     @cache
-    def readers() -> list[tuple[_Field, Reader]]:  # when it is first used: a type may hold itself
+    def readers() -> list[tuple[_Field, Reader]]:  # at the first use: a type may have itself
         return [(f, _find_reader(f.type)) for f in _list_fields(kind)]
 
     def read(value: JsonObject) -> Any:
@@ -352,8 +381,8 @@ def _make_reader_of_fields(kind: Any) -> Reader:
                 elif f.key in value:
                     found[f.name] = reader(value[f.key])
                 elif f.required or (f.of_kind and f.of_kind == value.get("kind")):
-                    raise _DepartureError("is missing")
-        except _DepartureError as e:
+                    raise _MismatchError("is missing")
+        except _MismatchError as e:
             e.steps.append(key)
             raise
         return kind(**found)
@@ -362,22 +391,31 @@ def _make_reader_of_fields(kind: Any) -> Reader:
 
 
 def _fits(value: Any, option: Any) -> bool:
-    """Return whether a value of the right plain type is a member of an enumeration, or has all
-    fields that a dataclass needs."""
+    """Return whether a value of the right plain type fits one member of a union.
+
+    An object needs the required fields of the dataclass. A text must be one of the possible texts.
+    """
     if isinstance(value, dict):
-        needs = _list_flat_fields(cast("type", option)) if is_dataclass(option) else ()
+        known = _list_flat_fields(cast("type", option)) if is_dataclass(option) else ()
         return all(
             f.key in value
             and (get_origin(f.type) is not Literal or value[f.key] in get_args(f.type))
-            for f in needs
+            for f in known
             if f.required
         )
     return not isinstance(value, str) or not (words := _list_words(option)) or value in words
 
 
 class _Field(NamedTuple):
-    """A field of a dataclass, as JSON has it; `key`: "" for a part. `of_kind`: of documents of that
-    kind it is required."""
+    """A field of a dataclass.
+
+    Attributes:
+        name: The name in Python.
+        key: The key in JSON; "" for a part.
+        type: The annotation.
+        required: Whether each document has it.
+        of_kind: The kind of the documents that must have it; "" for none.
+    """
 
     name: str
     key: str
@@ -404,22 +442,22 @@ def _list_fields(kind: type) -> list[_Field]:
 
 @cache
 def _list_flat_fields(kind: type) -> list[_Field]:
-    """Return the fields of a dataclass and, in place of its parts, theirs."""
+    """Return the fields of a dataclass, with the fields of its parts instead of the parts."""
     return list(flatten([f] if f.key else _list_flat_fields(f.type) for f in _list_fields(kind)))
 
 
 @cache
-def _list_options(kind: Any) -> tuple[Any, ...]:
+def _list_members(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 @cache
 def _find_plain_type(kind: Any) -> tuple[type, tuple[type, ...]]:
-    """Return the type that JSON has for a type, and the Python types that are accepted."""
+    """Return the plain type of a type in JSON, and the Python types of values that are accepted."""
     origin = get_origin(kind) or kind
     if origin is Annotated:
         return float, (int, float, str)
-    if origin is Literal or issubclass(origin, (str, Path)):  # also of an enumeration
+    if origin is Literal or issubclass(origin, (str, Path)):  # a StrEnum is a str
         return str, (str,)
     if is_dataclass(origin) or issubclass(origin, Mapping):
         return dict, (dict,)
@@ -430,7 +468,7 @@ def _find_plain_type(kind: Any) -> tuple[type, tuple[type, ...]]:
 
 @cache
 def _list_words(kind: Any) -> Sequence[object]:
-    """Return the only texts of a type; none for one that has any."""
+    """Return the texts that a type is limited to; empty for a type without such a limit."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if get_origin(kind) is Annotated:
@@ -446,20 +484,19 @@ def _require_numbers(value: Any) -> Any:
     """Require that no number in a value is infinite or NaN, and return the value.
 
     Raises:
-        _DepartureError: The document has a number that JSON lacks, or one beyond the range of any
-            field.
+        _MismatchError: A number is infinite or NaN, or is larger than any field allows.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        raise _DepartureError(f"expected a finite number, not {_show(value)}")
+        raise _MismatchError(f"expected a finite number, not {_show(value)}")
     if isinstance(value, int) and abs(value) >= MAX_INTEGER:
-        raise _DepartureError("the number is out of bounds")
+        raise _MismatchError("the number is out of bounds")
     if isinstance(value, (dict, list)):
         step = ""
         try:
             for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 step = f".{key}" if isinstance(key, str) else f"[{key}]"
                 _require_numbers(item)
-        except _DepartureError as e:
+        except _MismatchError as e:
             e.steps.append(step)
             raise
     return value
@@ -475,7 +512,7 @@ def _show(value: Any) -> str:
 
 
 def make_schema(kind: type) -> JsonObject:
-    """Return the JSON Schema (draft 2020-12) of a document, which allows further fields."""
+    """Return the JSON Schema (draft 2020-12) of a document; it allows unknown keys."""
     defs: JsonObject = {}
     return (
         {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -487,7 +524,7 @@ def make_schema(kind: type) -> JsonObject:
 def _make_rule(kind: Any, defs: JsonObject) -> JsonObject:
     if kind in (object, Any):
         return {}
-    options = _list_options(kind)
+    options = _list_members(kind)
     origin = get_origin(kind)
     args = get_args(kind)
     if len(options) > 1:
@@ -499,7 +536,7 @@ def _make_rule(kind: Any, defs: JsonObject) -> JsonObject:
     if is_dataclass(kind):
         name = cast("type", kind).__name__
         if name not in defs:
-            defs[name] = {}  # it may hold itself
+            defs[name] = {}  # first of all, because a dataclass may have itself
             defs[name] = _make_rule_of_fields(cast("type", kind), defs)
         return {"$ref": f"#/$defs/{name}"}
     rule: JsonObject = {"type": TYPES[_find_plain_type(kind)[0]][0]}

@@ -1,4 +1,4 @@
-"""The version of subcut, and of the packages that take part."""
+"""The version of subcut, and of the packages that it uses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ __version__ = "0.1.0"
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions of subcut, Python and the packages that take part, without importing
-    them."""
+    """Return the versions of subcut, Python and the packages that it uses; import no package."""
     python = ".".join(map(str, sys.version_info[:3]))
     package, release = _find_onnxruntime()
     return {
@@ -28,32 +27,34 @@ def list_versions() -> dict[str, str]:
 
 
 def make_install_command(extra: str) -> str:
-    """Return the command that installs what an extra of subcut needs: `pip install
-    'openvino>=2026.4,<2027'`.
+    """Return the command that installs the packages of an extra of subcut, for example
+    `pip install 'openvino>=2026.4,<2027'`.
 
-    By the packages' own names: subcut is in no index, so `pip install 'subcut[openvino]'` would not
-    find it.
+    The command names the packages themselves. No index has subcut, so pip cannot find
+    `subcut[openvino]`.
     """
     try:
-        known = [line.partition(";") for line in metadata.requires("subcut") or ()]
+        requirements = [line.partition(";") for line in metadata.requires("subcut") or ()]
     except metadata.PackageNotFoundError:  # run from a clone that is not installed
-        known = []
+        requirements = []
     names = [
-        name.strip() for name, _, where in known if f'extra == "{extra}"' in where.replace("'", '"')
+        name.strip()
+        for name, _, condition in requirements
+        if f'extra == "{extra}"' in condition.replace("'", '"')
     ]
     return f"pip install {shlex.join(names or [extra])}"
 
 
 def _find_onnxruntime() -> tuple[str, str]:
-    """Return the package of onnxruntime that runs, and its version according to the module.
+    """Return the name of the package that the module onnxruntime is from, and the module's version.
 
-    Builds for other hardware are packages of other names with the same module, and may overwrite
-    the plain one.
+    Packages for other hardware have other names and the same module. They may overwrite the module
+    of the package `onnxruntime`.
     """
     spec = find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         raise metadata.PackageNotFoundError("onnxruntime")
-    said = re.search(
+    stated = re.search(
         r"^__version__ = [\"'](.+)[\"']",
         Path(spec.origin).read_text(encoding="utf-8"),
         re.MULTILINE,
@@ -62,7 +63,7 @@ def _find_onnxruntime() -> tuple[str, str]:
         plain = metadata.version("onnxruntime")
     except metadata.PackageNotFoundError:
         plain = ""
-    release = said[1] if said else plain
+    release = stated[1] if stated else plain
     if release == plain:
         return "onnxruntime", plain
     # Reads the files of all packages.

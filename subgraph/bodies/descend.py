@@ -1,4 +1,7 @@
-"""Selectors of nodes in a body -> the graph of the body and its inputs, for use as any model."""
+"""Selectors of nodes in a body -> the graph of the body and its inputs.
+
+Commands then use this graph like that of any other model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from subgraph.bodies.iterations import Iteration, run_iterations
-from subgraph.bodies.model import Body, BodyName, iterates, open_body, split
+from subgraph.bodies.model import Body, BodyName, is_loop_or_scan, open_body, split_selector
 from subgraph.errors import UsageError
 from subgraph.graph import graph as graphs, protobuf
 from subgraph.graph.cut import list_boundary_types
@@ -27,13 +30,14 @@ from subgraph.types import Strings, frozen
 
 
 @frozen
-class Inside:
-    """A body as a graph.
+class BodyGraph:
+    """The graph of a body, with the selectors and the samples for it.
 
     Attributes:
-        names: The selectors, in the names of its graph; "" for all of it.
-        feeding: A sample per iteration and sample of the model; None if nothing was run.
-        runs: The iterations of these samples.
+        graph: The graph of the body.
+        names: The selectors, with the node names of that graph; "" selects all nodes.
+        feeding: A sample for each run of the body; None if no model was run.
+        runs: The run of the body for each of these samples.
     """
 
     graph: Graph
@@ -44,54 +48,59 @@ class Inside:
 
 def descend(
     graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference | None, scratch: Path
-) -> Inside | None:
-    """Return the body that selectors are about; None if they are about `graph` itself.
+) -> BodyGraph | None:
+    """Return the innermost body whose nodes selectors name; None if they name nodes of `graph`.
 
     Args:
-        graph: The graph.
+        graph: The graph of the model.
         names: The selectors.
-        feeding: The inputs of the graph.
-        reference: The reference; without one, nothing is run.
+        feeding: The inputs of the model.
+        reference: The reference; None if no model is to be run.
         scratch: A folder for values.
 
     Raises:
-        UnknownName: no such body.
-        UsageError: no such iteration, or the selectors are about several graphs.
-        InputError: the body does not run for the inputs.
-        ModelError: the reference cannot run it.
+        UnknownName: The node has no such body.
+        UsageError: There is no such iteration, or the selectors name nodes of several graphs.
+        InputError: The body does not run for the inputs.
+        ModelError: The reference cannot run the model.
     """
-    inside: Inside | None = None
-    while found := _split_common_body(graph, names):
-        body = open_body(graph, found[0])
-        text = found[0].text
+    inside: BodyGraph | None = None
+    while common := _split_common_body(graph, names):
+        body_name, selectors = common
+        body = open_body(graph, body_name)
         if reference is None:
-            inside = Inside(_make_declared_graph(body), (), None)
+            inside = BodyGraph(_make_declared_graph(body), (), None)
         else:
             values = ReferenceValues(
                 graph, reference, feeding.plan(graph, graph.inputs), _make_folder(scratch)
             )
             inside = run_body(body, values, _make_folder(scratch), feeding)
         inside = replace(
-            inside, names=tuple(_strip_body(body, inside.graph, rest) for rest in found[1])
+            inside, names=tuple(_strip_body(body, inside.graph, rest) for rest in selectors)
         )
         graph = inside.graph
         names = inside.names
         feeding = inside.feeding or feeding
-        log.info("inside %s: %s", clean(text), count(graph.nodes, "node"))
+        log.info("inside %s: %s", clean(body_name.text), count(graph.nodes, "node"))
     return inside
 
 
-def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Inside] | None:
-    """Return the body of `graph` that selectors are about, which is not run; None for `graph`.
+def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, BodyGraph] | None:
+    """Return the body in `graph` whose nodes selectors name; None if they name nodes of `graph`.
 
-    Raises: as `descend`.
+    Nothing is run.
+
+    Raises:
+        UnknownName: The node has no such body.
+        UsageError: There is no such iteration, or the selectors name nodes of several graphs.
+        ModelError: A node in the body draws random numbers.
     """
     found = _split_common_body(graph, names)
     if found is None:
         return None
     body = open_body(graph, found[0])
     inner = _make_declared_graph(body)
-    return body, Inside(inner, tuple(_strip_body(body, inner, rest) for rest in found[1]), None)
+    return body, BodyGraph(inner, tuple(_strip_body(body, inner, rest) for rest in found[1]), None)
 
 
 def run_body(
@@ -100,49 +109,53 @@ def run_body(
     scratch: Path,
     feeding: Feeding,
     samples: Sequence[int] | None = None,
-) -> Inside:
-    """Return a body with its inputs in the iterations that its name selects.
+) -> BodyGraph:
+    """Run a model, and return a body with its inputs in the iterations that its name selects.
 
     Args:
         body: The body.
-        values: The values of the graph around it.
+        values: The values of the graph around the body.
         scratch: A folder for values.
-        feeding: The feeding of that graph.
-        samples: Indices of its samples; None for all.
+        feeding: The inputs of that graph.
+        samples: Indices of the samples of that graph; None for all.
 
     Raises:
-        InputError: the body does not run for the inputs.
-        ModelError: the reference cannot run it.
+        InputError: The body does not run for the inputs.
+        ModelError: The reference cannot run the model.
     """
     runs = run_iterations(body, values, body.name.iteration, scratch, samples)
     feeds = [run.feeds for run in runs]
-    ends = [{**run.results, **run.feeds} for run in runs]
-    types = {name: find_common_type([records[name] for records in ends]) for name in ends[0]}
-    inside = write_body(body.model(types), body.graph)
+    known = [{**run.results, **run.feeds} for run in runs]
+    types = {name: find_common_type([records[name] for records in known]) for name in known[0]}
+    inside = write_body(body.make_model(types), body.graph)
     origins = tuple(_describe_origin(body, run) for run in runs)
     labels = []
     for run in runs if len(runs) > 1 else ():
-        # iteration_3, or cat_iteration_3 for one sample of several
-        own = values.labels[run.sample] if len(values.labels) > 1 else ""
-        number = f"iteration_{run.number}" if iterates(body.graph, body.name.node) else ""
-        labels.append("_".join(filter(None, (own, number))))
+        # `iteration_3`; with several samples `cat_iteration_3`
+        sample = values.labels[run.sample] if len(values.labels) > 1 else ""
+        number = f"iteration_{run.number}" if is_loop_or_scan(body.graph, body.name.node) else ""
+        labels.append("_".join(filter(None, (sample, number))))
     feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=tuple(labels))
-    return Inside(inside, (), feeding, tuple(runs))
+    return BodyGraph(inside, (), feeding, tuple(runs))
 
 
 def _describe_origin(body: Body, run: Iteration) -> str:
     name = body.name.text.removesuffix(f"@{body.name.iteration}")
-    fed = f"what {name} is fed"
-    return f"{fed} in iteration {run.number}" if iterates(body.graph, body.name.node) else fed
+    origin = f"what {name} is fed"
+    if is_loop_or_scan(body.graph, body.name.node):
+        origin += f" in iteration {run.number}"
+    return origin
 
 
 def _split_common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings] | None:
-    """Return the body that starts all selectors, and the rest of each.
+    """Return the body whose name all selectors start with, and the remaining text of each.
+
+    Return None if no selector starts with the name of a body.
 
     Raises:
-        UsageError: they are about several graphs.
+        UsageError: The selectors name nodes of several graphs.
     """
-    found = [split(graph, name) for name in names]
+    found = [split_selector(graph, name) for name in names]
     bodies = {f[0].text if f else "" for f in found}
     if not bodies - {""}:
         return None
@@ -159,39 +172,41 @@ def _split_common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, St
 
 
 def _strip_body(body: Body, graph: Graph, rest: str) -> str:
-    """Return a selector in the names of the body's own graph: the full name of a node, or a tensor.
+    """Return a selector for `graph`, the graph of a body: the full name of a node, or a tensor.
 
-    `#3` and `Conv@2` count the nodes of the body, to which its graph may add constants of the graph
-    around it. "" selects all.
+    `#3` and `Conv@2` in `rest` count the nodes of the body only. `graph` may also have nodes that
+    compute constants, copied from the graph around the body. "" selects all nodes.
     """
     nodes = body.proto.node
-    place = None
+    position = None
     if m := re.fullmatch(r"#(\d{1,9})", rest):
-        place = int(m[1])
+        position = int(m[1])
     elif m := re.fullmatch(r"(\w+)@([1-9]\d{0,8})", rest):
-        same = [k for k, node in enumerate(nodes) if node.op_type == m[1]]
-        place = same[int(m[2]) - 1] if int(m[2]) <= len(same) else None
-    if place is not None and place < len(nodes):
-        return graph.label(len(graph.nodes) - len(nodes) + place)
-    whole = f"{body.name.text}/{rest}" if rest else ""
-    has_tensor = whole not in graph.node_names and is_tensor(graph, rest)
-    return rest if has_tensor or rest.startswith("tensor:") else whole
+        positions = [k for k, node in enumerate(nodes) if node.op_type == m[1]]
+        position = positions[int(m[2]) - 1] if int(m[2]) <= len(positions) else None
+    if position is not None and position < len(nodes):
+        return graph.label(len(graph.nodes) - len(nodes) + position)
+    full_name = f"{body.name.text}/{rest}" if rest else ""
+    has_tensor = full_name not in graph.node_names and is_tensor(graph, rest)
+    return rest if has_tensor or rest.startswith("tensor:") else full_name
 
 
 def _make_declared_graph(body: Body) -> Graph:
-    """Return the body as a graph with the declared types."""
+    """Return the graph of a body that is not run, with the types that the model declares."""
     graph = body.graph
     outer = [n for n in body.outer if n not in graph.inputs]
     types = list_boundary_types(graph, outer, [], find_value_infos(graph, outer))
-    return write_body(body.model(types | find_declared_types(graph, body.outer)), graph)
+    return write_body(body.make_model(types | find_declared_types(graph, body.outer)), graph)
 
 
 def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
-    """Write a part of `graph` into the user's cache, under the name of its file, and load it.
+    """Write the model of a body of `graph` into the user's cache, and load it.
+
+    The file in the cache has the name of the file of `graph`.
 
     Raises:
-        DataError: the bytes of a weight cannot be read.
-        OutputError: nothing can be written.
+        DataError: The bytes of a weight cannot be read.
+        OutputError: The file cannot be written.
     """
     large = list(filter(protobuf.is_on_disk, model.graph.initializer))
     weights = protobuf.digest_weights(large, graph.path)

@@ -1,9 +1,9 @@
-"""The inputs of a body in each iteration: values of the graph around it, and the state that the
-iterations before leave.
+"""The inputs of a body in each iteration: values of the graph around the body, and the state after
+the earlier iterations.
 
-The state before iteration k of a Loop is the output of the Loop limited to k iterations, that of a
-Scan the output for the first k slices. So shapes may change from one iteration to the next, and a
-state may be a sequence.
+The state before iteration k of a Loop is the output of the Loop limited to k iterations. The state
+before iteration k of a Scan is the output of the Scan for the first k slices. For this reason a
+state may be a sequence, and its shape may change from one iteration to the next.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from subgraph.storage.tensors import Record, Records, Value, format_tensor_type,
 from subgraph.text import clean, count
 from subgraph.types import Fields, frozen
 
-FedModel: TypeAlias = "tuple[protobuf.ModelProto, dict[str, Record]]"  # and a record per input
-KEY = "iterations"  # of the model in the reference process
-MIN_SCAN_OPSET = 9  # opset; Scan was another operator before
+# A model, and a record for each of its inputs.
+FedModel: TypeAlias = "tuple[protobuf.ModelProto, dict[str, Record]]"
+KEY = "iterations"  # of the loaded model in the reference process
+MIN_SCAN_OPSET = 9  # Scan of an earlier opset is a different operator
 
 
 @frozen
@@ -53,8 +54,9 @@ class Iteration:
     Attributes:
         number: The number of the iteration; 0 for a branch or a function.
         sample: The index of the sample.
-        feeds: A record per input.
-        results: The body's outputs in the full model; for Loop and Scan only the states.
+        feeds: A record per input of the body.
+        results: A record per output of the body that the full model has; only the states for Loop
+            and Scan.
     """
 
     number: int
@@ -70,23 +72,23 @@ class NotRun(InputError):
 def run_iterations(
     body: Body,
     values: ReferenceValues,
-    wanted: str,
+    iteration: str,
     folder: Path,
     samples: Sequence[int] | None = None,
 ) -> list[Iteration]:
-    """Return one run of a body per sample for which it runs, or with `ALL` every iteration.
+    """Return one run of a body for each sample for which the body runs; with `ALL` all iterations.
 
     Args:
         body: The body.
-        values: The values of the graph around it.
-        wanted: FIRST, LAST, ALL or a number.
-        folder: A folder for files.
+        values: The values of the graph around the body.
+        iteration: FIRST, LAST, ALL or a number as text.
+        folder: A folder for values.
         samples: Indices of samples; None for all.
 
     Raises:
-        NotRun: it runs for no sample.
-        InputError: an input does not fit.
-        ModelError: the reference cannot run it, or Scan is that of an opset before 9.
+        NotRun: The body runs for no sample.
+        InputError: An input does not fit.
+        ModelError: The reference cannot run the model, or a Scan is of an opset before 9.
     """
     source = _find_source(body, values, folder)
     found: list[Iteration] = []
@@ -94,9 +96,10 @@ def run_iterations(
     with source.open():
         for k in range(len(values.samples)) if samples is None else samples:
             try:
-                numbers = source.numbers(k, wanted)
+                numbers = source.select_iterations(k, iteration)
                 found += [
-                    Iteration(n, k, source.feeds(k, n), source.results(k, n)) for n in numbers
+                    Iteration(n, k, source.find_feeds(k, n), source.find_results(k, n))
+                    for n in numbers
                 ]
             except NotRun as e:
                 why = e.what
@@ -110,20 +113,20 @@ def run_iterations(
 
 
 def count_iterations(body: Body, values: ReferenceValues, sample: int, folder: Path) -> int:
-    """Return how many times the body of a Loop or Scan runs.
+    """Return the number of iterations of a Loop or Scan for a sample.
 
     Raises: as `run_iterations`.
     """
     source = _find_source(body, values, folder)
     assert isinstance(source, _Iterated)
     with source.open():
-        return source.total(sample)
+        return source.count_runs(sample)
 
 
 def truncate(
     body: Body, values: ReferenceValues, sample: int, trips: int, folder: Path
 ) -> FedModel:
-    """Return the Loop or Scan as a model that runs at most `trips` times, and its inputs.
+    """Return the Loop or Scan as a model of at most `trips` iterations, and that model's inputs.
 
     Raises: as `run_iterations`.
     """
@@ -134,7 +137,9 @@ def truncate(
 
 
 def make_counter(body: Body, values: ReferenceValues, sample: int) -> FedModel:
-    """Return a Loop as a model whose only output `RAN` is `BEGIN` plus its iterations; its inputs.
+    """Return a model of a Loop whose only model output counts iterations, and the model's inputs.
+
+    The output `RAN` is `COUNTER_START` plus the number of iterations.
 
     Raises: as `run_iterations`.
     """
@@ -150,7 +155,7 @@ def _find_source(body: Body, values: ReferenceValues, folder: Path) -> _Source:
 
 @dataclass
 class _Source:
-    """The source of the values of a body."""
+    """The values of a body of one kind of node, in each iteration. A new kind is a new subclass."""
 
     body: Body
     values: ReferenceValues
@@ -163,43 +168,47 @@ class _Source:
 
     @property
     def node(self) -> protobuf.NodeProto:
-        """The node that holds the body."""
+        """The node that has the body."""
         return self.graph.nodes[self.body.name.node]
 
     @property
     def inputs(self) -> list[str]:
-        """The node's inputs; "" for an omitted one."""
+        """The names of the node's inputs; "" for an omitted input."""
         return list(self.node.input)
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Hold the values that the node reads, for this block."""
+        """Compute the values that the node reads, and keep what they need for this block."""
         self.values.need(
             [n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)]
         )
         yield
 
-    def numbers(self, sample: int, wanted: str) -> Sequence[int]:
-        """Return the selected iterations that run."""
+    def select_iterations(self, sample: int, iteration: str) -> Sequence[int]:
+        """Return the numbers of the selected iterations.
+
+        Raises:
+            NotRun: They do not run for this sample.
+        """
         return [0]
 
-    def feeds(self, sample: int, number: int) -> dict[str, Record]:
-        """Return a record per input of the body."""
-        return {n: self.record(n, sample) for n in self.body.outer}
+    def find_feeds(self, sample: int, number: int) -> dict[str, Record]:
+        """Return a record per input of the body in an iteration."""
+        return {n: self.find_record(n, sample) for n in self.body.outer}
 
-    def results(self, sample: int, number: int) -> dict[str, Record]:
+    def find_results(self, sample: int, number: int) -> dict[str, Record]:
         """Return a record per output of the body that the node returns."""
-        made = list(self.node.output)
-        self.values.need([n for n in made if n])
+        outputs = list(self.node.output)
+        self.values.need([n for n in outputs if n])
         records = self.values.records[sample]
         return {
             result: replace(records[n], name=result)
-            for result, n in zip(self.body.results, made, strict=False)
+            for result, n in zip(self.body.results, outputs, strict=False)
             if n and result
         }
 
-    def record(self, name: str, sample: int) -> Record:
-        """Return the value of a tensor around the body."""
+    def find_record(self, name: str, sample: int) -> Record:
+        """Return the record of a tensor of the graph around the body."""
         if not self._is_weight(name):
             return self.values.records[sample][name]
         if name not in self.graph.weights:
@@ -211,14 +220,14 @@ class _Source:
         value = protobuf.to_array(tensor, self.graph.path)
         return self.save(name, value, dtypes.name_of(tensor.data_type))
 
-    def scalar(self, name: str, sample: int, default: Any) -> Any:
-        """Return the only element of a tensor; `default` for an omitted one."""
+    def read_scalar(self, name: str, sample: int, default: Any) -> Any:
+        """Return the only element of a tensor; `default` for the tensor "" of an omitted input."""
         if not name:
             return default
-        return self.record(name, sample).array().reshape(-1)[0].item()
+        return self.find_record(name, sample).array().reshape(-1)[0].item()
 
     def save(self, name: str, value: Value, dtype: str) -> Record:
-        """Write a value and return its record under `name`."""
+        """Write a value to a file, and return its record with this name."""
         self._files += 1
         return write_value(name, value, self.folder, f"v{self._files}", format_tensor_type(dtype))
 
@@ -229,8 +238,8 @@ class _Source:
 class _Branch(_Source):
     """A branch of an If."""
 
-    def numbers(self, sample: int, wanted: str) -> Sequence[int]:
-        chosen = "then_branch" if self.scalar(self.inputs[0], sample, True) else "else_branch"
+    def select_iterations(self, sample: int, iteration: str) -> Sequence[int]:
+        chosen = "then_branch" if self.read_scalar(self.inputs[0], sample, True) else "else_branch"
         if chosen != self.body.name.attribute:
             raise NotRun(
                 f"{clean(self.body.name.text)} does not run: the other branch does, {chosen}",
@@ -242,17 +251,19 @@ class _Branch(_Source):
 class _Call(_Source):
     """A call of a local function."""
 
-    def feeds(self, sample: int, number: int) -> dict[str, Record]:
+    def find_feeds(self, sample: int, number: int) -> dict[str, Record]:
         given = filter(None, self.inputs)
-        return _rename((self.record(n, sample) for n in given), self.body.formals)
+        return _rename((self.find_record(n, sample) for n in given), self.body.formals)
 
 
 class _Iterated(_Source, ABC):
-    """The common part of Loop and Scan: a run that ends before an iteration returns the state that
-    it begins with."""
+    """The common part of Loop and Scan.
 
-    before_states = 0  # outputs of the body before its states
-    _types: dict[str, protobuf.TypeProto]  # of the node's inputs except weights and constants
+    A run of the node that ends before an iteration returns the state at the start of the iteration.
+    """
+
+    before_states = 0  # the number of outputs of the body before its states
+    _types: dict[str, protobuf.TypeProto]  # types of the node's inputs that are not constant
 
     def _list_feeds(self, sample: int) -> dict[str, Record]:
         return {n: self.values.records[sample][n] for n in self._types}
@@ -260,60 +271,60 @@ class _Iterated(_Source, ABC):
     @property
     @abstractmethod
     def first_states(self) -> list[str]:
-        """The node's inputs that are the state in iteration 0."""
+        """The names of the node's inputs that are the states in iteration 0."""
 
     @abstractmethod
     def compute_states(self, sample: int, number: int) -> list[Record]:
-        """Return the states after `number` iterations, at least one."""
+        """Return the states after `number` iterations, which is at least 1."""
 
-    def states(self, sample: int, number: int) -> list[Record]:
-        """Return the state before an iteration, which runs or is the first that does not."""
+    def find_states(self, sample: int, number: int) -> list[Record]:
+        """Return the states before an iteration: one that runs, or the first that does not run."""
         if number:
             return self.compute_states(sample, number)
-        return [self.record(name, sample) for name in self.first_states]
+        return [self.find_record(name, sample) for name in self.first_states]
 
     def run_truncated(self, feeds: Iterable[Record], *others: str) -> list[Record]:
-        """Return the outputs of the loaded model: its states, then these other outputs."""
+        """Run the loaded model, and return its states, then these other outputs."""
         names = [*map(make_state_name, range(len(self.first_states))), *others]
         self._files += 1
         into = self.folder / f"run{self._files}"
         into.mkdir()
         stems = folders.number_stems(names, "s")
-        made = self.values.reference.run(KEY, into, stems, list(feeds)).by_name
-        return [made[name].rebase(into.resolve()) for name in names]
+        outputs = self.values.reference.run(KEY, into, stems, list(feeds)).by_name
+        return [outputs[name].rebase(into.resolve()) for name in names]
 
     @abstractmethod
-    def total(self, sample: int, most: float = math.inf) -> int:
-        """Return how many iterations run, at most `most`."""
+    def count_runs(self, sample: int, most: float = math.inf) -> int:
+        """Return the number of iterations that run, at most `most`."""
 
     @abstractmethod
     def truncate(self, sample: int, trips: int) -> FedModel:
-        """Return the node as a model that runs at most `trips` times, and its inputs."""
+        """Return the node as a model of at most `trips` iterations, and that model's inputs."""
 
-    def results(self, sample: int, number: int) -> dict[str, Record]:
-        after = self.states(sample, number + 1)
+    def find_results(self, sample: int, number: int) -> dict[str, Record]:
+        after = self.find_states(sample, number + 1)
         return _rename(after, self.body.results[self.before_states :])
 
-    def numbers(self, sample: int, wanted: str) -> Sequence[int]:
-        if wanted in (LAST, ALL):
-            total = self.total(sample)
+    def select_iterations(self, sample: int, iteration: str) -> Sequence[int]:
+        if iteration in (LAST, ALL):
+            total = self.count_runs(sample)
             number = total - 1
-        else:  # a Loop need not end for the user to look at its beginning
-            number = int(wanted or 0)
-            total = self.total(sample, number + 1)
+        else:  # count no further: a Loop that does not end has these iterations, too
+            number = int(iteration or 0)
+            total = self.count_runs(sample, number + 1)
         if not 0 <= number < total:
             what = count(total, "iteration") if total else "no iteration"
             raise NotRun(
                 f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input",
                 code="body.not-run",
             )
-        return range(total) if wanted == ALL else [number]
+        return range(total) if iteration == ALL else [number]
 
 
 class _Loop(_Iterated):
     """The body of a Loop."""
 
-    before_states = 1  # whether it goes on
+    before_states = 1  # the condition to continue
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -327,8 +338,8 @@ class _Loop(_Iterated):
     def first_states(self) -> list[str]:
         return self.inputs[2:]
 
-    def total(self, sample: int, most: float = math.inf) -> int:
-        trips = self.scalar(self.inputs[0], sample, math.inf)
+    def count_runs(self, sample: int, most: float = math.inf) -> int:
+        trips = self.read_scalar(self.inputs[0], sample, math.inf)
         return self._run(sample, int(min(trips, most, (1 << 63) - 1)))[0]
 
     def compute_states(self, sample: int, number: int) -> list[Record]:
@@ -343,14 +354,14 @@ class _Loop(_Iterated):
     def truncate(self, sample: int, trips: int) -> FedModel:
         return truncate_loop(self.body, self._types, trips), self._list_feeds(sample)
 
-    def feeds(self, sample: int, number: int) -> dict[str, Record]:
+    def find_feeds(self, sample: int, number: int) -> dict[str, Record]:
         formals = self.body.formals
-        feeds = super().feeds(sample, number)
-        # one element each, with shape [1] if the body declares it: Slice takes no scalar
+        feeds = super().find_feeds(sample, number)
+        # Some bodies declare these two as tensors of shape [1], for example to feed a Slice.
         ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in self.body.proto.input}
         for formal, value, dtype in zip(formals, (number, True), ("int64", "bool"), strict=False):
             feeds[formal] = self.save(formal, np.full((1,) * ranks[formal], value, dtype), dtype)
-        return feeds | _rename(self.states(sample, number), formals[2:])
+        return feeds | _rename(self.find_states(sample, number), formals[2:])
 
 
 class _Scan(_Iterated):
@@ -365,12 +376,14 @@ class _Scan(_Iterated):
                 code="body.scan-opset",
             )
         with super().open():
-            whole = {*self.first_states, *self.body.outer}
+            unsliced = {*self.first_states, *self.body.outer}
             types = _find_input_types(self.graph, self.body.name.node, self.values)
-            self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
+            self._types = {
+                n: t for n, t in types.items() if n in unsliced or n not in self._scanned
+            }
             samples = range(len(self.values.samples))
             slices = [
-                open_dimensions(find_common_type([self.record(n, k) for k in samples]))
+                open_dimensions(find_common_type([self.find_record(n, k) for k in samples]))
                 for n in self._scanned
             ]
             model = scan_states(self.body, self._types, slices)
@@ -390,12 +403,12 @@ class _Scan(_Iterated):
         return self.inputs[self._state_count :]
 
     def _get_entry(self, attribute: str, k: int) -> int:
-        """Return the entry of an attribute for the k-th tensor that is scanned."""
+        """Return the entry of an attribute for the k-th scanned tensor; 0 without the attribute."""
         found = self._attributes.get(attribute)
         return int(found.ints[k]) if found else 0
 
-    def total(self, sample: int, most: float = math.inf) -> int:
-        (shape,) = self.record(self._scanned[0], sample).shapes
+    def count_runs(self, sample: int, most: float = math.inf) -> int:
+        (shape,) = self.find_record(self._scanned[0], sample).shapes
         return shape[self._get_entry("scan_input_axes", 0)]
 
     @property
@@ -406,8 +419,8 @@ class _Scan(_Iterated):
         return self.run_truncated(self._feed_slices(sample, number).values())
 
     def _feed_slices(self, sample: int, number: int) -> dict[str, Record]:
-        """Return the inputs of the Scan, with only the first slices of the scanned ones."""
-        parts = self._iter_parts(sample, number, before=True)
+        """Return the inputs of the Scan, with the first `number` slices of each scanned tensor."""
+        parts = self._iter_slices(sample, number, before=True)
         names = map(make_slices_name, range(len(self._scanned)))
         return self._list_feeds(sample) | _rename(parts, names)
 
@@ -417,10 +430,16 @@ class _Scan(_Iterated):
         slices = [types.pop(make_slices_name(k)) for k in range(len(self._scanned))]
         return scan_states(self.body, types, slices, collects=True), feeds
 
-    def _iter_parts(self, sample: int, number: int, *, before: bool) -> Iterator[Record]:
-        """Yield the slices of each scanned tensor before an iteration, or the one of it."""
+    def _iter_slices(self, sample: int, number: int, *, before: bool) -> Iterator[Record]:
+        """Yield for each scanned tensor the slices before an iteration, or the slice of it.
+
+        Args:
+            sample: The index of the sample.
+            number: The number of the iteration.
+            before: Whether the slices of all earlier iterations are yielded.
+        """
         for k, name in enumerate(self._scanned):
-            record = self.record(name, sample)
+            record = self.find_record(name, sample)
             array = record.array()  # only tensors are scanned
             axis = self._get_entry("scan_input_axes", k) % array.ndim
             backward = self._get_entry("scan_input_directions", k)
@@ -430,21 +449,21 @@ class _Scan(_Iterated):
                 part = slice(at + 1, None) if backward else slice(at)
             yield self.save(name, array[(slice(None),) * axis + (part,)], record.dtype)
 
-    def feeds(self, sample: int, number: int) -> dict[str, Record]:
-        parts = self._iter_parts(sample, number, before=False)
-        records = chain(self.states(sample, number), parts)
-        return super().feeds(sample, number) | _rename(records, self.body.formals)
+    def find_feeds(self, sample: int, number: int) -> dict[str, Record]:
+        parts = self._iter_slices(sample, number, before=False)
+        records = chain(self.find_states(sample, number), parts)
+        return super().find_feeds(sample, number) | _rename(records, self.body.formals)
 
 
 def _rename(records: Iterable[Record], names: Iterable[str]) -> dict[str, Record]:
-    """Return records by their new names."""
+    """Give new names to records, and return the records by these names."""
     return {name: replace(r, name=name) for name, r in zip(names, records, strict=False)}
 
 
 def _find_input_types(
     graph: Graph, i: int, values: ReferenceValues
 ) -> dict[str, protobuf.TypeProto]:
-    """Return the types of the inputs of node `i` except weights and constants."""
+    """Return the types of the inputs of node `i` that are not weights or constants."""
     region = regions.build_region(graph, [i])
     names = region.entering
     values.need(names)

@@ -1,14 +1,16 @@
-"""A body, or a function at one of its calls, as a model; the names of bodies; and all graphs in a
-model.
+"""The body of a node, or the function that a node calls, as a model.
 
-The inputs of a body are the values from the node in each iteration (`formals`) and the tensors from
-the graph around it; weights and constants from there come along. Its nodes have the names by which
-the user selects them: `loop1/body/conv`.
+This module also has the names of bodies, and the tree of all graphs in a model.
 
-`loop1/body@3` is the body of node `loop1` in its iteration 3, `if1/then_branch` a branch. Next
-comes a node or tensor of that body, which may hold bodies itself:
-`loop1/body@3/if1/then_branch/conv`. A local function is named by a node that calls it:
-`call1/conv`. Iterations count from 0; without one it is the first that runs.
+The model of a body has two kinds of inputs: the body's own inputs (`formals`), and the tensors that
+the body reads from the graph around it (`outer`). It contains the weights and constants that the
+body reads from that graph. Its nodes have the names with which a user selects them:
+`loop1/body/conv`.
+
+`loop1/body@3` is the body of node `loop1` in iteration 3, `if1/then_branch` is a branch. The name
+of a node or tensor in the body follows: `loop1/body@3/conv`. The node may have a body itself:
+`loop1/body@3/if1/then_branch/conv`. A local function has the name of a node that calls it:
+`call1/conv`. Iterations count from 0. A name without an iteration selects the first that runs.
 """
 
 from __future__ import annotations
@@ -51,25 +53,27 @@ if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
 
 
-# First version of the file format in which a weight need not be an input, too.
+# The first version of the file format in which a weight need not be an input as well.
 MIN_UNLISTED_WEIGHTS_VERSION = 4
-# words after `@`, besides numbers
+# The words that a user may write after `@` instead of a number; FIRST if there is no `@`.
 FIRST = ""
 LAST = "last"
 ALL = "all"
-MAX_NODES = 20_000  # in bodies: what is called a thousand times is there a thousand times
+MAX_NODES = 20_000  # in all bodies; a function that 1,000 nodes call counts 1,000 times
 
 
 @frozen
 class Body:
-    """The graph inside a node.
+    """The body of a node, or the function that a node calls.
 
     Attributes:
-        proto: The graph; for a function, its nodes with the attributes of the call.
-        formals: Names of its inputs, in order.
-        outer: Tensors that it reads from the graph around it and that are computed there, in order.
-        results: Names of its outputs, in order; some may be equal.
-        constants: Weights and constants that it reads from the graph around it.
+        graph: The graph around the body, which has the node.
+        name: The name of the body.
+        proto: The graph in the node; for a function, its nodes with the attributes of the call.
+        formals: The names of the body's inputs, in order.
+        outer: The tensors that the body reads and that the graph around it computes, in order.
+        results: The names of the body's outputs, in order; some may be equal.
+        constants: The weights and constants that the body reads from the graph around it.
     """
 
     graph: Graph
@@ -80,16 +84,17 @@ class Body:
     results: Strings
     constants: Strings
 
-    def model(self, types: Mapping[str, TypeProto]) -> ModelProto:
-        """Return the body as a model of `protobuf.find_reading_class()`; large weights are stubs.
+    def make_model(self, types: Mapping[str, TypeProto]) -> ModelProto:
+        """Return a model of the body, in which large weights are stubs.
 
-        Complexity: linear in the body.
+        The class of the model is that of `protobuf.find_reading_class()`. Complexity: linear in the
+        body.
 
         Args:
-            types: The known types of its inputs and outputs.
+            types: The known types of the body's inputs and outputs.
 
         Raises:
-            DataError: the bytes of a weight cannot be read.
+            DataError: The bytes of a weight cannot be read.
         """
         graph = self.graph
         model = copy_without(graph.model, MODEL_PARTS)
@@ -97,20 +102,20 @@ class Body:
         out = model.graph
         proto = self.proto
         out.MergeFrom(copy_without(proto, GRAPH_PARTS))
-        # nodes around the body that compute its constants, and the weights of both
-        makers = find_ancestors(graph, graph.producers(self.constants))
-        read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
-        weights = dict.fromkeys(filter(graph.is_weight, (*self.constants, *read)))
-        pulled = graph.in_order(makers)
+        # The model needs the nodes that compute the body's constants, and all weights.
+        producers = find_ancestors(graph, graph.producers(self.constants))
+        sources = [n for n in graph.iter_inputs(producers) if n not in graph.maker]
+        weights = dict.fromkeys(filter(graph.is_weight, (*self.constants, *sources)))
+        constant_nodes = graph.in_order(producers)
         own = {t.name for t in proto.initializer}
         for name in weights:
             if name not in own:
                 add_weight(graph, name, out)
         out.initializer.extend(t for t in proto.initializer if t.name not in self.formals)
         out.sparse_initializer.extend(proto.sparse_initializer)
-        out.node.extend(graph.nodes[i] for i in pulled)
+        out.node.extend(graph.nodes[i] for i in constant_nodes)
         out.node.extend(proto.node)
-        _name_nodes(out.node[len(pulled) :], self.name.text)
+        _name_nodes(out.node[len(constant_nodes) :], self.name.text)
         sparse = flatten((s.values, s.indices) for s in out.sparse_initializer)
         protobuf.load_all((*sparse, *iter_attribute_tensors(out.node)), graph.path)
         self._declare(out, types)
@@ -131,7 +136,7 @@ class Body:
         out.value_info.extend(self.proto.value_info)
 
     def _import_opsets(self, model: ModelProto) -> None:
-        """Import the opsets of a function, which may differ from the model's."""
+        """Import the opsets of a function, which may differ from those of the full model."""
         function = self.graph.functions.get(find_function_key(self.graph.nodes[self.name.node]))
         if self.name.attribute or function is None:  # a damaged file's body may have no name
             return
@@ -142,10 +147,10 @@ class Body:
 
 
 def open_body(graph: Graph, name: BodyName) -> Body:
-    """Return the body of that name, for a run.
+    """Return the body of that name, whose values any run repeats.
 
     Raises:
-        ModelError: a node in it draws random numbers, so that no run repeats it.
+        ModelError: A node in the body draws random numbers.
     """
     i = name.node
     if i in graph.random_nodes:
@@ -155,37 +160,42 @@ def open_body(graph: Graph, name: BodyName) -> Body:
             f"cut around it: --start {graph.label(i)} --end {graph.label(i)}",
             code="body.random",
         )
-    return look_into(graph, name)
+    return build_body(graph, name)
 
 
-def look_into(graph: Graph, name: BodyName) -> Body:
-    """Return the body of that name, also one whose values no run repeats."""
+def build_body(graph: Graph, name: BodyName) -> Body:
+    """Return the body of that name, which may draw random numbers."""
     i = name.node
     proto = (
-        _expand_call(graph, i) if calls_function(graph, i) else attributes(graph, i)[name.attribute]
+        _expand_call(graph, i)
+        if is_function_call(graph, i)
+        else index_bodies(graph, i)[name.attribute]
     )
-    read = find_free_names(proto) if name.attribute else []
-    made = [n for n in read if n in graph.maker]
-    constant = {n for n, kind in find_kinds(graph, made).items() if kind == CONSTANT}
-    constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
+    captured = find_free_names(proto) if name.attribute else []
+    computed = [n for n in captured if n in graph.maker]
+    constants = {n for n, kind in find_kinds(graph, computed).items() if kind == CONSTANT}
+    constants |= {n for n in captured if graph.is_weight(n) and n not in graph.maker}
     own = set(flatten(node.output for node in proto.node)) | {v.name for v in proto.input}
-    made_before = graph.iter_outputs(find_ancestors(graph, graph.producers(constant)))
-    # A constant is computed from one that is called as a tensor in here.
-    if not own.isdisjoint(made_before):
-        constant -= set(made)
+    copied = graph.iter_outputs(find_ancestors(graph, graph.producers(constants)))
+    # A copied tensor must not have the name of a tensor of the body.
+    if not own.isdisjoint(copied):
+        constants -= set(computed)
     return Body(
         graph,
         name,
         proto,
         tuple(v.name for v in proto.input),
-        tuple(n for n in read if n not in constant),
+        tuple(n for n in captured if n not in constants),
         tuple(v.name for v in proto.output),
-        tuple(n for n in read if n in constant),
+        tuple(n for n in captured if n in constants),
     )
 
 
 def _name_nodes(nodes: Iterable[NodeProto], prefix: str) -> None:
-    """Name each node as it is selected from outside: by its name if it is unique, or its number."""
+    """Give each node the name with which a user selects it: `prefix`, then its name or number.
+
+    The number is used if the node has no name, or if an earlier node has the same name.
+    """
     prefix = prefix if prefix.endswith("/") else f"{prefix}/"
     seen = set()
     for k, node in enumerate(nodes):
@@ -198,7 +208,10 @@ def _name_nodes(nodes: Iterable[NodeProto], prefix: str) -> None:
 
 
 def _expand_call(graph: Graph, i: int) -> GraphProto:
-    """Return the function that node `i` calls, with the attributes and inputs of that call."""
+    """Return the function that node `i` calls as a graph, with the attributes of that call.
+
+    The graph has no input for an omitted input of the call.
+    """
     call = graph.nodes[i]
     function = graph.functions[find_function_key(call)]
     proto: GraphProto = protobuf.find_reading_class("GraphProto")(name=function.name)
@@ -222,20 +235,20 @@ def _expand_call(graph: Graph, i: int) -> GraphProto:
             proto.input.add(name=name)
     for name in function.output:
         proto.output.add(name=name)
-    declarations: Any = proto.value_info  # bytes in the class that reads models
+    declarations: Any = proto.value_info  # a list of bytes in the class that reads models
     declarations.extend(v.SerializeToString() for v in function.value_info)
     return proto
 
 
 @frozen
 class BodyName:
-    """A body of a node, or the function that it calls.
+    """The name of a body of a node, or of the function that the node calls.
 
     Attributes:
         node: The index of the node in the graph.
-        attribute: The attribute that holds the body; "" for a function.
-        iteration: A number, `LAST`, `ALL` or `FIRST`.
-        text: The name that the user wrote.
+        attribute: The attribute that has the body; "" for a function.
+        iteration: A number as text, `LAST`, `ALL` or `FIRST`.
+        text: The name as the user wrote it.
     """
 
     node: int
@@ -244,29 +257,31 @@ class BodyName:
     text: str
 
 
-def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
-    """Return the body that starts a selector, and the rest; None for one of the graph itself.
+def split_selector(graph: Graph, text: str) -> tuple[BodyName, str] | None:
+    """Return the body whose name a selector starts with, and the remaining text of the selector.
+
+    Return None if the selector names a node or tensor of `graph` itself.
 
     Raises:
-        UnknownName: the node has no body of that name.
-        UsageError: the iteration is not a number, or the node does not iterate.
+        UnknownName: The node has no body of that name.
+        UsageError: The iteration is not a number, or the node does not iterate.
     """
     if "/" not in text or is_name(graph, text):
         return None
     ends = [m.start() for m in re.finditer("/", text)]
-    for end in reversed(ends):  # names of nodes hold slashes, too: the longest that is a node's
+    for end in reversed(ends):  # the longest node name counts: node names have slashes, too
         name = text[:end]
         i = graph.names.get(name) if name not in graph.shared_names else None
         if m := re.fullmatch(r"#(\d{1,9})", name):
             i = int(m[1])
-        if i is not None and i < len(graph.nodes) and holds_bodies(graph, i):
-            return _split_at(graph, i, text, end)
+        if i is not None and i < len(graph.nodes) and has_bodies(graph, i):
+            return _split_selector_at(graph, i, text, end)
     return None
 
 
-def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]:
-    """Return the body of node `i`, which `text[:end]` names, and the rest of the text."""
-    own = attributes(graph, i)
+def _split_selector_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]:
+    """Return the body of node `i`, whose name is `text[:end]`, and the remaining text."""
+    own = index_bodies(graph, i)
     if not own:
         return BodyName(i, "", FIRST, text[:end]), text[end + 1 :]
     word, _, rest = text[end + 1 :].partition("/")
@@ -286,7 +301,7 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
             f"{node}/{name}@0 is the first; or @last, @all",
             code="body.unknown-iteration",
         )
-    if at and not iterates(graph, i):
+    if at and not is_loop_or_scan(graph, i):
         raise UsageError(
             f"{text}: node '{node}' ({graph.ops[i]}) does not iterate",
             f"{node}/{name}",
@@ -295,45 +310,50 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
     return BodyName(i, name, iteration, f"{text[:end]}/{word}"), rest
 
 
-def attributes(graph: Graph, i: int) -> dict[str, protobuf.GraphProto]:
-    """Return the bodies of a node by the attribute that holds each."""
+def index_bodies(graph: Graph, i: int) -> dict[str, protobuf.GraphProto]:
+    """Return the bodies of a node by the name of the attribute that has each."""
     return dict(iter_named_bodies(graph.nodes[i]))
 
 
-def iterates(graph: Graph, i: int) -> bool:
+def is_loop_or_scan(graph: Graph, i: int) -> bool:
     """Return whether node `i` is a Loop or a Scan."""
     return graph.ops[i] in ("Loop", "Scan") and graph.nodes[i].domain in STANDARD
 
 
-def calls_function(graph: Graph, i: int) -> bool:
+def is_function_call(graph: Graph, i: int) -> bool:
     """Return whether node `i` is a call of a local function."""
     return find_function_key(graph.nodes[i]) in graph.functions
 
 
-def holds_bodies(graph: Graph, i: int) -> bool:
+def has_bodies(graph: Graph, i: int) -> bool:
     """Return whether node `i` is an If, Loop or Scan, or a call of a local function."""
-    if calls_function(graph, i):
+    if is_function_call(graph, i):
         return True
     is_standard = graph.ops[i] in ("If", "Loop", "Scan") and graph.nodes[i].domain in STANDARD
-    return is_standard and bool(attributes(graph, i))
+    return is_standard and bool(index_bodies(graph, i))
 
 
 def iter_body_names(graph: Graph, i: int) -> Iterator[str]:
-    """Yield the names of a node's bodies for `split`: `loop1/body`, or `call1/` for a call."""
+    """Yield the names of a node's bodies, as `split_selector` reads them.
+
+    Examples are `loop1/body`, and `call1/` for a call.
+    """
     label = graph.label(i)
-    names = [f"{label}/{name}" for name in attributes(graph, i)]
+    names = [f"{label}/{name}" for name in index_bodies(graph, i)]
     yield from names or [f"{label}/"]
 
 
 @dataclass
 class Part:
-    """A graph and its place in the model.
+    """The graph of a model or of a body, and its place in the tree of these graphs.
 
     Attributes:
-        prefix: The start of its nodes' selectors; "" for the model.
-        word: Its name at its node, like `then_branch`; `function` for a called function.
-        first: The number of its first node; numbers go on through the bodies of the model.
-        inside: The bodies of its nodes, by the nodes' indices.
+        graph: The graph.
+        prefix: The text that selectors of its nodes start with; "" for the model.
+        word: The attribute that has the body, like `then_branch`; `function` for a called function.
+        first: The number of its first node. One numbering covers the nodes of the model and then
+            those of all bodies.
+        inside: The bodies of its nodes, by the index of the node.
         size: The number of nodes in it and in its bodies.
     """
 
@@ -345,32 +365,32 @@ class Part:
     size: int = 0
 
     def all(self) -> Iterator[Part]:
-        """Yield this part and all inside of it, in the order of their numbers."""
+        """Yield this part and all parts inside it, in the order of their node numbers."""
         yield self
         for row in self.inside.values():
             for part in row:
                 yield from part.all()
 
     def iter_inner(self, nodes: Iterable[int]) -> Iterator[int]:
-        """Yield the numbers of all nodes in the bodies of these nodes."""
+        """Yield the number of each node in the bodies of these nodes."""
         for i in nodes:
             for part in self.inside.get(i, ()):
                 yield from range(part.first, part.first + part.size)
 
 
-def parts(graph: Graph) -> Part:
-    """Return the model with its bodies. Nothing is run or written.
+def build_part_tree(graph: Graph) -> Part:
+    """Return the tree of a model and its bodies. Nothing is run or written.
 
-    Bodies beyond `MAX_NODES` nodes are omitted, and with a warning those with an unreadable
-    constant.
+    Bodies that would exceed `MAX_NODES` nodes are omitted. Bodies with an unreadable constant are
+    omitted with a warning.
     """
-    return _fill(Part(graph), len(graph.nodes) + MAX_NODES)
+    return _add_bodies(Part(graph), len(graph.nodes) + MAX_NODES)
 
 
 def find_part(known: Sequence[Part], name: str) -> tuple[Part, str]:
-    """Return the part that a selector is about, and the selector in its own names.
+    """Return the part that has the node of a selector, and the name of that node in the part.
 
-    An iteration in the name (`loop1/body@3/conv`) makes no difference here.
+    Iterations in the selector (`loop1/body@3/conv`) are ignored.
     """
     top = known[0].graph
     if not is_name(top, name):
@@ -381,26 +401,27 @@ def find_part(known: Sequence[Part], name: str) -> tuple[Part, str]:
     return known[0], name
 
 
-def _fill(part: Part, most: int) -> Part:
+def _add_bodies(part: Part, most: int) -> Part:
+    """Add the bodies of its nodes to a part, up to the node number `most`, and return the part."""
     graph = part.graph
     part.size = len(graph.nodes)
     if not graph.functions and not {"If", "Loop", "Scan"}.intersection(graph.ops):
         return part
     for i in range(len(graph.nodes)):
-        for text in iter_body_names(graph, i) if holds_bodies(graph, i) else ():
+        for text in iter_body_names(graph, i) if has_bodies(graph, i) else ():
             attribute = text.removeprefix(f"{graph.label(i)}/")
             name = BodyName(i, attribute, FIRST, text.removesuffix("/"))
-            body = look_into(graph, name)
+            body = build_body(graph, name)
             if part.first + part.size + len(body.proto.node) > most:
                 continue
             try:
-                model = body.model(find_declared_types(graph, body.outer))
+                model = body.make_model(find_declared_types(graph, body.outer))
             except DataError as e:
                 log.warning("what is inside %s is not shown: %s", clean(graph.label(i)), e.what)
                 continue
             inner = Graph(protobuf.Skeleton(graph.path, model, 0, ""))
             prefix = f"{name.text.rstrip('/')}/"
             found = Part(inner, prefix, name.attribute or "function", part.first + part.size)
-            part.inside.setdefault(i, []).append(_fill(found, most))
+            part.inside.setdefault(i, []).append(_add_bodies(found, most))
             part.size += found.size
     return part

@@ -1,7 +1,7 @@
-"""A Loop or Scan as a model that ends earlier, with the state before the next iteration.
+"""A Loop or Scan as a model that ends after a given iteration and outputs the state at that point.
 
-A Loop that counts its iterations is a separate model: the counter needs an operator that the
-candidate may not have.
+A Loop that counts its iterations is another model, because the counter needs an Add of int64, which
+a candidate may lack.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from subgraph.graph.value_types import set_tensor
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
 
-# ':' keeps them apart from users'
+# A ':' distinguishes these names from those of the user's tensors.
 TRIPS = "subcut:trips"
 RAN = "subcut:ran"
 FIRST = "subcut:first"
 ONE = "subcut:one"
 INT64 = 7
-# start of a candidate's counter: a scaled output is then no valid number of iterations
+# The first value of a candidate's counter. If the candidate scales this output, the result is not a
+# possible number of iterations.
 COUNTER_START = 1_000_000
 
 
 def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> ModelProto:
-    """Return the Loop alone, with at most `trips` iterations.
+    """Return a model of the Loop alone, which runs at most `trips` iterations.
 
-    Its outputs are its states, named by `make_state_name`, and its scan outputs. It has no further
-    operators, which a candidate may lack for int64.
+    Its outputs are the states, named by `make_state_name`, and the scan outputs. The model has no
+    other operator: a candidate may lack int64 operators.
 
     Args:
         body: The body of the Loop.
-        types: The types of the inputs, which keep their names.
-        trips: The number of iterations.
+        types: The type of each input, by its name in the full model.
+        trips: The largest number of iterations.
     """
     model, node = _make_node_model(body, types)
     _add_scalar(model.graph, TRIPS, trips)
@@ -52,12 +53,13 @@ def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> Mod
 def make_counting_loop(
     body: Body, types: Mapping[str, TypeProto], *, truncated: bool = False
 ) -> ModelProto:
-    """Return the Loop alone, whose output `RAN` is `COUNTER_START` plus the number of iterations.
+    """Return a model of the Loop alone, with `COUNTER_START` plus its iterations as output `RAN`.
 
     Args:
         body: The body of the Loop.
-        types: As in `truncate_loop`.
-        truncated: Count from 0, limit the iterations by an input `TRIPS`, and return the states.
+        types: The type of each input, by its name in the full model.
+        truncated: Whether the model counts from 0, has an input `TRIPS` for the largest number of
+            iterations, and also outputs the states.
     """
     model, node = _make_node_model(body, types)
     states = len(body.formals) - 2
@@ -81,7 +83,7 @@ def make_counting_loop(
 
 
 def _make_node_model(body: Body, types: Mapping[str, TypeProto]) -> tuple[ModelProto, NodeProto]:
-    """Return a model of the body's node, and that node."""
+    """Return a model of the node that has the body, without outputs, and that node in the model."""
     graph = body.graph
     i = body.name.node
     model, _ = build_model(graph, regions.build_region(graph, [i]), list(types), [], types, {})
@@ -95,16 +97,16 @@ def scan_states(
     *,
     collects: bool = False,
 ) -> ModelProto:
-    """Return the Scan alone, whose outputs are its states, named by `make_state_name`.
+    """Return a model of the Scan alone, with the states as outputs, named by `make_state_name`.
 
-    Its scanned tensors are separate inputs, named by `make_slices_name`: the body may also read the
-    same tensor whole or scan it in both directions, and it may be a weight.
+    Each scanned tensor is a separate input, named by `make_slices_name`. The tensor itself may be a
+    weight, the body may also read all of it, or the Scan may scan it in both directions.
 
     Args:
         body: The body of the Scan.
-        types: The types of the other inputs.
+        types: The types of the other inputs, by name.
         slices: The types of the scanned tensors.
-        collects: Return the scan outputs, too.
+        collects: Whether the model also has the scan outputs.
     """
     model, node = _make_node_model(body, types)
     states = len(node.input) - len(slices)

@@ -145,14 +145,14 @@ def open_body(
 
 def list_bodies(graph: Graph) -> list[str]:
     """List each body of the graph's nodes by its name, with its size."""
-    from subgraph.bodies.model import attributes, holds_bodies
+    from subgraph.bodies.model import has_bodies, index_bodies
 
     named = []
     for i in range(len(graph.nodes)):
-        if holds_bodies(graph, i):
+        if has_bodies(graph, i):
             named += [
                 f"{clean(graph.label(i))}/{clean(name)} ({count(body.node, 'node')})"
-                for name, body in attributes(graph, i).items()
+                for name, body in index_bodies(graph, i).items()
             ]
     return named
 

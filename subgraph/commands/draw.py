@@ -113,7 +113,7 @@ class _Drawn:
 
 def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     """Draw the graph of the nodes that the options name, which can be a body."""
-    from subgraph.bodies.model import Part, parts
+    from subgraph.bodies.model import Part, build_part_tree
     from subgraph.runtime.inputs import Feeding
 
     around = [shown.around] if shown.around else []
@@ -128,7 +128,7 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
             middle, first, last = split_names(names, len(around), len(start))
             shown = replace(shown, around="".join(middle) or None)
             marked = replace(marked, start=list(first), end=list(last))
-        return _draw(parts(there) if there is graph else Part(there), shown, marked)
+        return _draw(build_part_tree(there) if there is graph else Part(there), shown, marked)
 
 
 def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:

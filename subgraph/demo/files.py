@@ -1,8 +1,8 @@
-"""The files of the demo, as bytes: the same on each call.
+"""The files of the demo, as bytes, which are the same on each call.
 
-The model is an image classifier of 28 nodes with seeded weights. `wrong.py` computes `stem/pad` and
-`stem/pool` wrong if they are together; each alone is right. The fault is in that file, not in a
-runtime.
+The model is an image classifier of 28 nodes with seeded weights. The candidate `wrong.py` computes
+`stem/pad` and `stem/pool` wrong if one model has both, and right if a model has only one. The
+fault is in `wrong.py`, not in a runtime.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CHANNELS = 8
 SIZE = 16
 CLASSES = 10
 BLOCKS = 4
-SEED = 169  # with it the fault changes the predicted class
-# what the oldest supported onnxruntime reads
+SEED = 169  # with this seed the fault changes the predicted class
+# The versions that the oldest supported onnxruntime reads.
 OPSET = 17
 IR_VERSION = 8
 PROJECT_FILE = """\

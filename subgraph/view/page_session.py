@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from subgraph import results, system
-from subgraph.bodies.model import Part, find_part, parts
+from subgraph.bodies.model import Part, build_part_tree, find_part
 from subgraph.cases.case import read_manifest
 from subgraph.documents import from_json, to_json
 from subgraph.drawing.layout import Drawer
@@ -212,7 +212,7 @@ class ViewSession:
         self.options = options
         graph = opened.graph
         self.files = OutputFiles(options.output.resolve())
-        self.whole = parts(graph)
+        self.whole = build_part_tree(graph)
         self.parts = list(self.whole.all())
         self.sizes = options.sizes(graph)
         drawn = make_network(graph, sizes=self.sizes)

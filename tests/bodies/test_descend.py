@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 from fixtures import bodies
-from subgraph.bodies.descend import Inside, descend
+from subgraph.bodies.descend import BodyGraph, descend
 from subgraph.bodies.iterations import NotRun
 from subgraph.errors import ModelError, SubcutError, UnknownName, UsageError
 from subgraph.graph import protobuf
@@ -51,7 +51,7 @@ def feeding(folder: Path, **values: Any) -> Feeding:
 
 def inside(
     graph: Graph, name: str, fed: Feeding, reference: Reference | None, folder: Path
-) -> Inside:
+) -> BodyGraph:
     return descend(graph, [name], fed, reference, folder / "scratch") or pytest.fail("no body")
 
 

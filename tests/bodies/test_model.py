@@ -15,12 +15,12 @@ from subgraph.bodies.model import (
     ALL,
     FIRST,
     LAST,
+    build_part_tree,
     find_part,
-    holds_bodies,
+    has_bodies,
+    is_loop_or_scan,
     iter_body_names,
-    iterates,
-    parts,
-    split,
+    split_selector,
 )
 from subgraph.errors import SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
@@ -63,7 +63,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
 def test_the_longest_name_of_a_node_that_holds_a_body_comes_first(
     graph: Graph, text: str, found: tuple[int, str, str, str, str]
 ) -> None:
-    name, rest = split(graph, text) or pytest.fail("no body")
+    name, rest = split_selector(graph, text) or pytest.fail("no body")
     assert (name.node, name.attribute, name.iteration, name.text, rest) == found
 
 
@@ -71,7 +71,7 @@ def test_the_longest_name_of_a_node_that_holds_a_body_comes_first(
     "text", ["a/b", "h", "x", "a/b/nothing", "a/*", "#0/body", "#7/body", "if", "loop/body/neg"]
 )
 def test_all_else_is_a_name_in_the_graph_itself(graph: Graph, text: str) -> None:
-    assert split(graph, text) is None
+    assert split_selector(graph, text) is None
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_name_that_is_not_a_body_is_refused(
     graph: Graph, text: str, error: type[SubcutError], code: str, about: str
 ) -> None:
     with raises(error, code, about):
-        split(graph, text)
+        split_selector(graph, text)
 
 
 def test_which_nodes_have_something_inside(graph: Graph) -> None:
-    assert [holds_bodies(graph, i) for i in range(3)] == [False, True, True]
-    assert [iterates(graph, i) for i in range(3)] == [False, True, False]
+    assert [has_bodies(graph, i) for i in range(3)] == [False, True, True]
+    assert [is_loop_or_scan(graph, i) for i in range(3)] == [False, True, False]
     assert [*iter_body_names(graph, 2)] == ["if/then_branch", "if/else_branch"]
 
 
@@ -100,7 +100,9 @@ def test_function_is_named_by_its_call(tmp_path: Path) -> None:
     planted = bodies.planted(3, ["function"])
     onnx.save(planted.model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
-    name, rest = split(graph, f"{planted.path[0]}/{planted.node}") or pytest.fail("no body")
+    name, rest = split_selector(graph, f"{planted.path[0]}/{planted.node}") or pytest.fail(
+        "no body"
+    )
     assert (name.attribute, name.text, rest) == ("", planted.path[0], planted.node)
     assert [*iter_body_names(graph, name.node)] == [f"{planted.path[0]}/"]
 
@@ -123,7 +125,7 @@ def test_each_node_has_one_number_and_the_name_by_which_it_is_cut(
     planted = bodies.planted(seed)
     onnx.save(planted.model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
-    whole = parts(graph)
+    whole = build_part_tree(graph)
     known = list(whole.all())
     numbers = [part.first + i for part in known for i in range(len(part.graph.nodes))]
     assert numbers == list(range(whole.size))
@@ -148,7 +150,7 @@ def test_body_without_its_weights_is_left_out_with_a_warning(
             external_data_helper.set_external_data(tensor, "gone.bin", offset=0, length=36)
             tensor.ClearField("raw_data")
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    whole = parts(load(tmp_path / "m.onnx"))
+    whole = build_part_tree(load(tmp_path / "m.onnx"))
     assert (
         whole.size == len(whole.graph.nodes)
         and has_line(caplog.text, "loop4")
@@ -161,5 +163,5 @@ def test_function_with_too_many_calls_is_omitted(
 ) -> None:
     onnx.save(bodies.planted(9).model, tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
-    monkeypatch.setattr(module, "MAX_NODES", parts(graph).size - len(graph.nodes) - 1)
-    assert len(graph.nodes) < parts(graph).size <= len(graph.nodes) + module.MAX_NODES
+    monkeypatch.setattr(module, "MAX_NODES", build_part_tree(graph).size - len(graph.nodes) - 1)
+    assert len(graph.nodes) < build_part_tree(graph).size <= len(graph.nodes) + module.MAX_NODES

@@ -11,7 +11,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from fixtures import bodies
-from subgraph.bodies.model import Body, open_body, split
+from subgraph.bodies.model import Body, open_body, split_selector
 from subgraph.bodies.truncated import (
     COUNTER_START,
     RAN,
@@ -33,7 +33,7 @@ def loop(folder: Path) -> Body:
     planted = bodies.planted(1, ["Loop"])
     onnx.save(planted.model, folder / "m.onnx")
     graph = prepare_graph(graphs.load(folder / "m.onnx"))
-    found = split(graph, planted.path[0])
+    found = split_selector(graph, planted.path[0])
     assert found
     return open_body(graph, found[0])
 

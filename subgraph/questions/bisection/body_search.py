@@ -23,11 +23,11 @@ from subgraph.bodies.iterations import (
 from subgraph.bodies.model import (
     FIRST,
     Body,
-    holds_bodies,
+    has_bodies,
+    is_loop_or_scan,
     iter_body_names,
-    iterates,
     open_body,
-    split,
+    split_selector,
 )
 from subgraph.bodies.truncated import COUNTER_START
 from subgraph.comparison.where import OutputChoice
@@ -96,7 +96,7 @@ class Entered:
     @property
     def document(self) -> InsideDocument:
         """The document before the search in the body."""
-        if iterates(self.body.graph, self.body.name.node):
+        if is_loop_or_scan(self.body.graph, self.body.name.node):
             return InsideDocument(self.body.name.text, self.iteration, self.total)
         return InsideDocument(self.body.name.text, None, None)
 
@@ -116,7 +116,7 @@ def can_enter(judge: Judge, nodes: Sequence[int]) -> bool:
     ):
         return False
     return (
-        holds_bodies(judge.model.graph, nodes[0]) and nodes[0] not in judge.model.graph.random_nodes
+        has_bodies(judge.model.graph, nodes[0]) and nodes[0] not in judge.model.graph.random_nodes
     )
 
 
@@ -145,7 +145,7 @@ def enter(
     first = values.labels.index(wrong) if wrong in values.labels else 0
     samples = sorted(range(len(values.samples)), key=lambda k: k != first)
     for name in iter_body_names(graph, node):
-        found = split(graph, name)
+        found = split_selector(graph, name)
         if found is None:
             continue
         body = open_body(graph, found[0])
@@ -154,7 +154,7 @@ def enter(
                 run_iterations(body, values, FIRST, trials.model.new_folder(), [sample])
             except NotRun:
                 continue
-            if not iterates(graph, node):
+            if not is_loop_or_scan(graph, node):
                 return Entered(body, sample, 0, 1)
             total = count_iterations(body, values, sample, trials.model.new_folder())
             log.info(
