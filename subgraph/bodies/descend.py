@@ -188,7 +188,9 @@ def _strip_body(body: Body, graph: Graph, rest: str) -> str:
         return graph.label(len(graph.nodes) - len(nodes) + position)
     full_name = f"{body.name.text}/{rest}" if rest else ""
     has_tensor = full_name not in graph.node_names and is_tensor(graph, rest)
-    return rest if has_tensor or rest.startswith("tensor:") else full_name
+    if has_tensor or rest.startswith("tensor:"):
+        return rest
+    return full_name
 
 
 def _make_declared_graph(body: Body) -> Graph:

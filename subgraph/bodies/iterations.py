@@ -318,7 +318,9 @@ class _Iterated(_Source, ABC):
                 f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input",
                 code="body.not-run",
             )
-        return range(total) if iteration == ALL else [number]
+        if iteration == ALL:
+            return range(total)
+        return [number]
 
 
 class _Loop(_Iterated):

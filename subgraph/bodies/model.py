@@ -166,11 +166,10 @@ def open_body(graph: Graph, name: BodyName) -> Body:
 def build_body(graph: Graph, name: BodyName) -> Body:
     """Return the body of that name, which may draw random numbers."""
     i = name.node
-    proto = (
-        _expand_call(graph, i)
-        if is_function_call(graph, i)
-        else index_bodies(graph, i)[name.attribute]
-    )
+    if is_function_call(graph, i):
+        proto = _expand_call(graph, i)
+    else:
+        proto = index_bodies(graph, i)[name.attribute]
     captured = find_free_names(proto) if name.attribute else []
     computed = [n for n in captured if n in graph.maker]
     constants = {n for n, kind in find_kinds(graph, computed).items() if kind == CONSTANT}

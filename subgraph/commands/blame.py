@@ -107,9 +107,10 @@ def blame(
     case = find_case(asked.case) if asked.case else None
     # optimizations of the runtime would hide the step that introduced a fault
     spec = candidate or (PLAIN_SPEC if made_by else None)
-    chosen = (
-        find_candidate_of_case(asked, case, spec) if case else asked.candidate(spec, model_path)
-    )
+    if case:
+        chosen = find_candidate_of_case(asked, case, spec)
+    else:
+        chosen = asked.candidate(spec, model_path)
     if releases:
         releases.check(chosen.backend)
     settings = Settings(max_time=limit and MAX_SEARCH_SHARE * limit)

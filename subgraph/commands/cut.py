@@ -193,11 +193,10 @@ def cut(
 def _describe_next(graph: Graph, model: str | None) -> str:
     """Describe the commands for this model: a cut from its first to its last node, and others."""
     file = f" {quote(clean(model))}" if model else ""
-    ends = (
-        [quote(clean(graph.label(i))) for i in (0, len(graph.nodes) - 1)]
-        if graph.nodes
-        else ["A", "B"]
-    )
+    if graph.nodes:
+        ends = [quote(clean(graph.label(i))) for i in (0, len(graph.nodes) - 1)]
+    else:
+        ends = ["A", "B"]
     others = (
         f"find a fault: subcut bisect{file} -c CANDIDATE; look into it: subcut inspect{file},"
         f" subcut view{file}"
@@ -325,7 +324,9 @@ def _describe_origin(manifest: CaseManifest) -> str:
         above = f"captured by running the {nodes} upstream on the reference"
     else:
         above = "of the body itself" if OriginKind.COMPUTED in kinds else "of the model itself"
-    return above if recording and recording.fed else f"{above} ({_describe_fed(manifest)})"
+    if recording and recording.fed:
+        return above
+    return f"{above} ({_describe_fed(manifest)})"
 
 
 def _describe_opset(target: TargetOpset) -> list[str]:
@@ -365,7 +366,9 @@ def _format_shape(tensor: TensorEntry) -> str:
     if tensor.shape is None:
         return "varies" if tensor.samples else "any shape"
     text = " ".join(format_shape(tuple(s)) for s in tensor.shape) or "empty"
-    return text if tensor.form == "tensor" else f"{text}  ({tensor.form})"
+    if tensor.form == "tensor":
+        return text
+    return f"{text}  ({tensor.form})"
 
 
 def _describe_fed(manifest: CaseManifest) -> str:

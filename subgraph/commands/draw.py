@@ -152,11 +152,10 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     if shown.around:
         middle = select(graph, shown.around).nodes
         kept = sorted(set().union(*(whole.find_near(i, shown.hops or 2) for i in middle)))
-    drawer = (
-        Drawer(whole.part(kept))
-        if shown.around
-        else Drawer(whole, make_inner_networks(part), format_weight_notes(graph))
-    )
+    if shown.around:
+        drawer = Drawer(whole.part(kept))
+    else:
+        drawer = Drawer(whole, make_inner_networks(part), format_weight_notes(graph))
     values, failed, found = (
         _read_values(Path(marked.values), graph) if marked.values else ({}, set(), {})
     )
@@ -229,18 +228,18 @@ def _open(
         return frozenset(keys)
     if shown.depth:
         return tree.open_levels(shown.depth)
-    return (
-        frozenset(tree.numbers)
-        if shown.around
-        else drawer.choose_open() | tree.find_partial(region)
-    )
+    if shown.around:
+        return frozenset(tree.numbers)
+    return drawer.choose_open() | tree.find_partial(region)
 
 
 def _find_region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:
     """Find the region between start and end; without these, the one that a bisection found."""
     if marked.start or marked.end:
         return find_region(graph, tuple(marked.start or ()), tuple(marked.end or ()))
-    return build_region(graph, wrong, keep_random=True) if wrong else None
+    if wrong:
+        return build_region(graph, wrong, keep_random=True)
+    return None
 
 
 def _read_values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[int, bool]]:

@@ -139,7 +139,9 @@ def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
         return parse_candidate(asked, typed)
     spec = asked.settings.get("candidate")
     try:
-        return parse_candidate(asked, spec) if spec else None
+        if spec:
+            return parse_candidate(asked, spec)
+        return None
     except SubcutError as e:
         place = Path(asked.settings.origin("candidate") or "$SUBCUT_CANDIDATE").name
         what = "; ".join(
@@ -496,7 +498,9 @@ def _iter_boundary(
 
 def _name_maker(made_by: NodeInfo | str | None) -> str:
     words = {"input": "the model's input", "weight": "a weight", None: "nobody"}
-    return words[made_by] if made_by is None or isinstance(made_by, str) else _name_node(made_by)
+    if made_by is None or isinstance(made_by, str):
+        return words[made_by]
+    return _name_node(made_by)
 
 
 def _name_node(node: NodeInfo) -> str:
@@ -513,4 +517,6 @@ _TENSOR = ("tensor", "type", "shape", "declared", *COLUMNS)
 def _format_number(value: float | None) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.4g}"

@@ -158,7 +158,9 @@ def _describe_candidates() -> list[BackendRow]:
 
 
 def _describe_error(e: SubcutError) -> str:
-    return e.what if e.hint in ("", "subcut doctor") else f"{e.what} ({e.hint})"
+    if e.hint in ("", "subcut doctor"):
+        return e.what
+    return f"{e.what} ({e.hint})"
 
 
 def backends() -> Result:

@@ -435,11 +435,10 @@ def format_next_steps(
     """Return the tasks and the next command, in words; `usual`: the folder of results that need not
     be named."""
     seen = bisection.steps
-    more = (
-        f", about {seen[-1].estimated_runs} more to come"
-        if seen and seen[-1].estimated_runs
-        else ""
-    )
+    if seen and seen[-1].estimated_runs:
+        more = f", about {seen[-1].estimated_runs} more to come"
+    else:
+        more = ""
     lines = [
         f"{count(manual.log, 'answer')} so far{more}; {count(tasks, 'task')} to run on the device"
     ]

@@ -315,7 +315,9 @@ def _mark_module(asked: Asked, recordings: RecordingOptions) -> Asked:
     from subgraph.recordings.device_runs import is_of_module
 
     of_module = any(is_of_module(folder.path) for folder in recordings.folders)
-    return replace(asked, translated=True) if of_module else asked
+    if of_module:
+        return replace(asked, translated=True)
+    return asked
 
 
 def compare_recordings(judge: Judge, runs: Sequence[RecordedRun]) -> list[RunComparison]:

@@ -96,7 +96,9 @@ class Asked:
         from subgraph.cases.find_case import find_case, find_result
 
         folder = find_result(Path(word))
-        return find_case(folder).place if (folder / MANIFEST).is_file() else None
+        if (folder / MANIFEST).is_file():
+            return find_case(folder).place
+        return None
 
     @cached_property
     def model_path(self) -> Path:
@@ -515,7 +517,9 @@ def find_other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | N
 def choose_usual_reference(model: Path | None) -> str:
     """Return the reference if none is named: onnxruntime, or LiteRT without delegates for
     operators of TensorFlow Lite."""
-    return LITERT if model and is_of_tflite(model) else PLAIN
+    if model and is_of_tflite(model):
+        return LITERT
+    return PLAIN
 
 
 def log_caveat(runtime: CandidateRuntime) -> None:

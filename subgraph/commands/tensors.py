@@ -127,9 +127,10 @@ def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
             code="option.malformed",
         )
     try:
-        scale = (
-            Scale((float(numbers["scale"]),), (int(numbers.get("zero", 0)),)) if numbers else None
-        )
+        if numbers:
+            scale = Scale((float(numbers["scale"]),), (int(numbers.get("zero", 0)),))
+        else:
+            scale = None
     except (KeyError, ValueError) as e:
         raise UsageError(
             f"--tensor {words}: scale is a number, zero a whole number",

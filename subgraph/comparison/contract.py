@@ -167,7 +167,9 @@ def _explain_values(expected: Arrays, given: Arrays) -> str:
         return "the outputs are big-endian"
     found = [find_explanations(expected[name], given[name]) for name in expected]
     shared = set.intersection(*({one.text for one in of if not one.narrows} for of in found))
-    return f"the outputs are changed: {min(shared)}" if shared else ""
+    if shared:
+        return f"the outputs are changed: {min(shared)}"
+    return ""
 
 
 def _compute_softmax(values: Array) -> Array:

@@ -51,7 +51,9 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
             explain_mute(expected, given, [other[k] for other in lists if k < len(other)])
             for k, (expected, given) in enumerate(zip(reference, candidate, strict=True))
         ]
-        return "" if "" in reasons else next(iter(reasons), "it is empty")
+        if "" in reasons:
+            return ""
+        return next(iter(reasons), "it is empty")
     if (
         not isinstance(reference, np.ndarray)
         or not isinstance(candidate, np.ndarray)
@@ -85,11 +87,10 @@ def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:
         return _explain_constant(float(reference[0]))
     if error > MAX_ERROR_RATIO * spread:
         answer = "0" if is_single else "one value everywhere"
-        size = (
-            f"its values are so small (at most {pair.scale:.2g})"
-            if pair.scale < 1
-            else "its values vary so little"
-        )
+        if pair.scale < 1:
+            size = f"its values are so small (at most {pair.scale:.2g})"
+        else:
+            size = "its values vary so little"
         return f"{size} that {answer} would be about as near as the candidate"
     distances = [_measure_distance(pair, other) for other in others]
     distance = max(distances, default=math.inf)

@@ -190,13 +190,17 @@ def _find_kind_mismatch(reference: Value, candidate: Value) -> str:
 def _describe_kind(value: Value) -> str:
     if value is None:
         return "an empty optional"
-    return "a sequence" if isinstance(value, list) else "a tensor"
+    if isinstance(value, list):
+        return "a sequence"
+    return "a tensor"
 
 
 def _name_dtype(array: Array) -> str:
     """Return an element type's name, the same for all kinds of strings, and for
     either byte order."""
-    return "string" if array.dtype.kind in "OUST" else array.dtype.name
+    if array.dtype.kind in "OUST":
+        return "string"
+    return array.dtype.name
 
 
 def _make_failure(name: str, signature: Signature, why: str, sample: str) -> Judgement:

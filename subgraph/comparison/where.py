@@ -117,11 +117,10 @@ class OutputChoice:
     @property
     def sentences(self) -> list[str]:
         """The omitted parts, for the reader of an answer."""
-        left = (
-            [f"left out of the comparison: {', '.join(map(clean, self.ignored))}"]
-            if self.ignored
-            else []
-        )
+        if self.ignored:
+            left = [f"left out of the comparison: {', '.join(map(clean, self.ignored))}"]
+        else:
+            left = []
         held = " and ".join(clean(str(one)) for one in self.where)
         return [
             *left,

@@ -126,7 +126,9 @@ def _order(other: Graph) -> list[str]:
         found = json.loads(text) if text else []
     except ValueError:
         return []
-    return [n for n in found if isinstance(n, str)] if isinstance(found, list) else []
+    if isinstance(found, list):
+        return [n for n in found if isinstance(n, str)]
+    return []
 
 
 def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:

@@ -270,11 +270,10 @@ def lend(folder: Path, python: Path) -> None:
             f"{python} -m pip install {package}",
             code="package.not-installed",
         )
-    built = (
-        [name for name in BUILT_PACKAGES if name == "ml_dtypes" or name not in of.present]
-        if same
-        else []
-    )
+    if same:
+        built = [name for name in BUILT_PACKAGES if name == "ml_dtypes" or name not in of.present]
+    else:
+        built = []
     lent = [name for name in LENT_PACKAGES if alike or name not in of.present]
     for name in (*lent, *(PROTOBUF_PACKAGES if alike else ()), *built):
         found = util.find_spec(name)

@@ -468,7 +468,9 @@ def make_consistent_infos(
         fits = all(is_fixed(v.type) for v in graph.inputs.values())
         fits = fits and all(allows(boundary[n].type, types[n]) for n in complete)
         return {n: v for n, v in infos.items() if n in types or (fits and is_fixed(v.type))}
-    return dict(infos) if all(v.type == types[n] for n, v in boundary.items()) else boundary
+    if all(v.type == types[n] for n, v in boundary.items()):
+        return dict(infos)
+    return boundary
 
 
 def drop_open_shapes(model: ModelProto) -> None:
@@ -596,7 +598,9 @@ def _find_dims(graph: Graph, name: str, infos: Mapping[str, ValueInfoProto]) -> 
     """Return the shape of a weight, or as it is declared; None if that is unknown."""
     if name in graph.weights:
         return list(graph.weights[name].dims)
-    return read_type(infos[name].type)[2] if name in infos else None
+    if name in infos:
+        return read_type(infos[name].type)[2]
+    return None
 
 
 def _differ(size: Any, other: Any, times: int = 1) -> bool:
@@ -651,4 +655,6 @@ def find_structure_problem(model: ModelProto) -> str | None:
                 return f"'{name}', read by '{node.name}', has no producer before it"
         available.update(node.output)
     missing = [v.name for v in graph.output if v.name not in available]
-    return f"output '{missing[0]}' has no producer" if missing else None
+    if missing:
+        return f"output '{missing[0]}' has no producer"
+    return None

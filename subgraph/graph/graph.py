@@ -218,7 +218,9 @@ class Graph:
         """Return the weight of that name, or the `value` of its Constant node; None for a computed
         tensor."""
         maker = self.maker.get(name)
-        return self.weights.get(name) if maker is None else get_constant_value(self.nodes[maker])
+        if maker is None:
+            return self.weights.get(name)
+        return get_constant_value(self.nodes[maker])
 
     def array(self, name: str) -> Array | None:
         """Return the values of a constant; None for a computed tensor.
@@ -227,7 +229,9 @@ class Graph:
             DataError, ValueError, TypeError: as `protobuf.to_array`.
         """
         tensor = self.constant(name)
-        return None if tensor is None else protobuf.to_array(tensor, self.path)
+        if tensor is None:
+            return None
+        return protobuf.to_array(tensor, self.path)
 
     @cached_property
     def random_nodes(self) -> set[int]:

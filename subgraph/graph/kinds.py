@@ -35,7 +35,9 @@ def find_kinds(graph: Graph, tensors: Iterable[str]) -> dict[str, int]:
 
     def kind(name: str) -> int:
         maker = made_by(name)
-        return kind_of_node[maker] if maker is not None else _find_kind_of_source(graph, name)
+        if maker is not None:
+            return kind_of_node[maker]
+        return _find_kind_of_source(graph, name)
 
     for i in graph.in_order(find_ancestors(graph, graph.producers(names))):
         highest = max(map(kind, reads[i]), default=CONSTANT)

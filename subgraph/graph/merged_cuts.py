@@ -241,7 +241,9 @@ def _count_type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
     tensor = proto.tensor_type
     sizes = [d.dim_value if d.HasField("dim_value") else open_size for d in tensor.shape.dim]
     bits = dtypes.count_number_bits(tensor.elem_type)
-    return (math.prod(sizes) * bits + 7) // 8 if tensor.HasField("shape") else 0
+    if tensor.HasField("shape"):
+        return (math.prod(sizes) * bits + 7) // 8
+    return 0
 
 
 def _count_bytes(tensor: protobuf.TensorProto) -> int:

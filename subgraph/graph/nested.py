@@ -115,7 +115,9 @@ def get_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
             value: Any = getattr(a, field) if field else None
             value = value.decode(errors="replace") if isinstance(value, bytes) else value
             value = list(value) if field in LIST_FIELDS else value
-            return default if _is_of_another_kind(value, default) else value
+            if _is_of_another_kind(value, default):
+                return default
+            return value
     return default
 
 

@@ -67,11 +67,10 @@ def _expand_function(
     ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
     node, *types = (data[end - size : end] for size, end in zip(sizes, ends, strict=True))
     dependent = bool(schema.has_context_dependent_function)
-    versions = (
-        schema.context_dependent_function_opset_versions
-        if dependent
-        else schema.function_opset_versions
-    )
+    if dependent:
+        versions = schema.context_dependent_function_opset_versions
+    else:
+        versions = schema.function_opset_versions
     if not versions:
         raise ValueError(f"{op} has no function body")
     at = max((v for v in versions if v <= opset), default=min(versions))

@@ -138,7 +138,9 @@ def _find_since(op: str, version: int, domain: str = "") -> int | None:
     """Return the version that defines what an operator means in this one; None if onnx does not
     know it."""
     found = find_schema(op, version, domain)
-    return None if found is None else int(found.since_version)
+    if found is None:
+        return None
+    return int(found.since_version)
 
 
 def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
@@ -222,7 +224,9 @@ def _find_formal(formals: Any, position: int) -> Any:
     """Return the formal parameter at a position; the last one may be variadic. None without one."""
     if position < len(formals):
         return formals[position]
-    return formals[-1] if formals and formals[-1].option.name == "Variadic" else None
+    if formals and formals[-1].option.name == "Variadic":
+        return formals[-1]
+    return None
 
 
 # ------------------------------------------------------------ type names
@@ -234,11 +238,15 @@ def format_schema_type(proto: protobuf.TypeProto) -> str:
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         text = format_element_type(getattr(proto, kind).elem_type)
-        return f"sparse_{text}" if text and kind == "sparse_tensor_type" else text
+        if text and kind == "sparse_tensor_type":
+            return f"sparse_{text}"
+        return text
     if kind == "map_type":
         key = format_element_type(proto.map_type.key_type)
         value = format_schema_type(proto.map_type.value_type)
-        return f"map({key[7:-1]},{value})" if key and value else ""
+        if key and value:
+            return f"map({key[7:-1]},{value})"
+        return ""
     if kind in ("sequence_type", "optional_type"):
         inner = format_schema_type(getattr(proto, kind).elem_type)
         word = "seq" if kind == "sequence_type" else "optional"
@@ -258,7 +266,9 @@ def format_type(text: str) -> str:
         form, dtype = parse_type(text)
     except InputError:
         return text
-    return dtype if form == "tensor" else f"{form} of {dtype}"
+    if form == "tensor":
+        return dtype
+    return f"{form} of {dtype}"
 
 
 # ------------------------------------------------------------ local functions

@@ -397,7 +397,9 @@ def read_doc_text(text: str | bytes) -> str:
     Args:
         text: The doc string. It is bytes in a message of the class that reads models.
     """
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
+    if isinstance(text, bytes):
+        return text.decode(errors="replace")
+    return text
 
 
 def make_damage_error(path: Path, offset: int, why: str) -> ModelError:

@@ -103,7 +103,9 @@ def find_step(graph: Graph, name: str) -> float:
     if i is None or graph.ops[i] != "DequantizeLinear":
         return 0.0
     scale = read_constant_scale(graph, graph.nodes[i], 1, 2)
-    return scale.step[0] if scale and len(scale.step) == 1 else 0.0
+    if scale and len(scale.step) == 1:
+        return scale.step[0]
+    return 0.0
 
 
 def find_tensor_scales(graph: Graph) -> dict[str, Scale]:

@@ -224,7 +224,9 @@ def find_upstream_until(
     kinds = find_kinds(graph, list(graph.iter_outputs(nodes)))
     kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
     try:
-        return build_region(graph, kept, [(n,) for n in names]) if kept else None
+        if kept:
+            return build_region(graph, kept, [(n,) for n in names])
+        return None
     except NoRegion:
         return None
 

@@ -134,7 +134,9 @@ def _select_by_glob(graph: Graph, text: str) -> Selection | None:
     if len(hits) > 1:
         hint = f"say which: {list_some(hits, 8)}"
         raise UsageError(f"'{text}' matches {len(hits)} nodes", hint, code="node.ambiguous")
-    return _select_by_node_name(graph, text, hits[0]) if hits else None
+    if hits:
+        return _select_by_node_name(graph, text, hits[0])
+    return None
 
 
 def _select_by_number(graph: Graph, text: str) -> Selection | None:
@@ -182,4 +184,6 @@ def _select_by_node_name(graph: Graph, text: str, name: str) -> Selection | None
             f"say which: {which}",
             code="node.ambiguous",
         )
-    return Selection(text, (graph.names[name],)) if name in graph.names else None
+    if name in graph.names:
+        return Selection(text, (graph.names[name],))
+    return None

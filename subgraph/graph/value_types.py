@@ -42,7 +42,9 @@ class DeclaredType(NamedTuple):
     @property
     def text(self) -> str:
         """`float32`, `sequence of int64`."""
-        return self.dtype if self.form == "tensor" else f"{self.form} of {self.dtype}"
+        if self.form == "tensor":
+            return self.dtype
+        return f"{self.form} of {self.dtype}"
 
     @property
     def known_dims(self) -> list[Any] | None:
@@ -66,7 +68,9 @@ def get_tensor_type(proto: TypeProto | None) -> DeclaredType | None:
         found = read_type(proto) if proto else None
     except InputError:
         return None
-    return found if found and found.form == "tensor" else None
+    if found and found.form == "tensor":
+        return found
+    return None
 
 
 def read_type(type_proto: TypeProto) -> DeclaredType:

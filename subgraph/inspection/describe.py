@@ -410,7 +410,9 @@ class _Facts:
 def _collect_facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Facts:
     types = infer_types(graph)
     facts = _Facts(graph, types, find_problems(graph, types), MeasuredTensors(), (), feeding)
-    return facts if feeding is None else _measure(facts, drop_repeats(names), feeding)
+    if feeding is None:
+        return facts
+    return _measure(facts, drop_repeats(names), feeding)
 
 
 def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
@@ -450,7 +452,9 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
 
 
 def _format_sentence(error: ModelError | InputError) -> str:
-    return f"{error.what} ({error.hint})" if error.hint else error.what
+    if error.hint:
+        return f"{error.what} ({error.hint})"
+    return error.what
 
 
 def _describe_type(proto: protobuf.TypeProto) -> TypeEntry:

@@ -232,4 +232,6 @@ def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:
         return ""
     if isinstance(value, bool):
         return str(value)
-    return f"{value:.6g}" if isinstance(value, (float, int)) else ""
+    if isinstance(value, (float, int)):
+        return f"{value:.6g}"
+    return ""

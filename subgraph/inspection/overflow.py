@@ -159,7 +159,9 @@ class Overflow:
             if ops and ops.issubset(BOUNDED):
                 return None
             is_mask = self.is_mask(name) and name in self._made_of_large
-            return TroubleKind.MASK if is_mask else TroubleKind.OVERFLOW
+            if is_mask:
+                return TroubleKind.MASK
+            return TroubleKind.OVERFLOW
         is_lost = 0 < _divide(measured.least, exponent) <= self._precision.half_step
         is_added = bool(ops) and ops <= SUMS and name not in self._graph.outputs
         if not is_lost or is_added:
@@ -200,7 +202,9 @@ class Overflow:
         """Return the largest finite magnitude of a float32 constant; 0 for other tensors."""
         weight = measure_weight(self._graph, name)
         is_float = weight is not None and weight.dtype == WIDE
-        return weight.range.largest if weight and weight.range and is_float else 0.0
+        if weight and weight.range and is_float:
+            return weight.range.largest
+        return 0.0
 
     # ------------------------------------------------------------ exponents
 
@@ -432,7 +436,9 @@ class Scaling:
             named = get_attribute(node, "axes", [get_attribute(node, "axis", 0)])
             given = self.graph.array(node.input[-1]) if op in NESTS else None
             axes = tuple(named if given is None else given)
-            return np.expand_dims(exponent, axes) if is_output else exponent.squeeze(axes)
+            if is_output:
+                return np.expand_dims(exponent, axes)
+            return exponent.squeeze(axes)
         kept = exponent.shape[int(np.argmax(np.asarray(exponent.shape) > 1)) :]
         return exponent.reshape((1,) * (len(shape) - len(kept)) + kept)
 
@@ -465,4 +471,6 @@ def _fold(
 
 
 def _round(value: Any) -> Exponent:
-    return value.astype(int) if isinstance(value, np.ndarray) else int(value)
+    if isinstance(value, np.ndarray):
+        return value.astype(int)
+    return int(value)

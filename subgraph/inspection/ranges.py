@@ -228,7 +228,9 @@ def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
     if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:
         return None
     is_fixed = all(isinstance(d, int) for d in known.dims)
-    return _count_bytes(math.prod(known.dims), known.dtype) if is_fixed else None
+    if is_fixed:
+        return _count_bytes(math.prod(known.dims), known.dtype)
+    return None
 
 
 def _count_bytes(elements: int, dtype: str) -> int:
@@ -312,7 +314,9 @@ def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> Mea
 
 
 def _read_value(array: Array) -> Any:
-    return array.tolist() if array.size <= MAX_VALUES and array.dtype.kind in "iub" else None
+    if array.size <= MAX_VALUES and array.dtype.kind in "iub":
+        return array.tolist()
+    return None
 
 
 def compute_range(array: Array) -> Range:

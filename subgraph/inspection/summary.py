@@ -197,8 +197,12 @@ def _format_tensor(tensor: protobuf.TensorProto) -> str:
 def _format_plain(value: Any) -> str:
     if isinstance(value, bytes):
         return repr(value.decode(errors="replace"))
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return str(value)
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[: MAX_TEXT - 1]}…"

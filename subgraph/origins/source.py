@@ -160,7 +160,9 @@ def parse_texts(literal: str) -> list[str]:
         value = ast.literal_eval(literal)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return []
-    return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    return []
 
 
 def find_innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
@@ -261,4 +263,6 @@ def _remove_from_bytes(declarations: Any, every: bool) -> Iterator[_Text]:
 
 def _encode(text: str | bytes) -> bytes:
     """Return a documentation: the classes that read models keep it as bytes."""
-    return text.encode(errors="surrogateescape") if isinstance(text, str) else text
+    if isinstance(text, str):
+        return text.encode(errors="surrogateescape")
+    return text

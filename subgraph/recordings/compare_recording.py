@@ -330,7 +330,9 @@ class _Judging:
         region = model.whole(self.recorded)
         capture_tensors(model, region.outputs)
         sizes = iter_tensor_sizes(model, model.tensors())
-        return region if sum(size for _, size in sizes) <= NOISE_BYTES else None
+        if sum(size for _, size in sizes) <= NOISE_BYTES:
+            return region
+        return None
 
     def judge_row(self, name: str) -> TensorRow:
         """Return the row of a tensor; if it is wrong, with the isolated judgement.

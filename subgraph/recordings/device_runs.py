@@ -114,7 +114,9 @@ class RecordedRun:
     @property
     def plain(self) -> Callable[[str], str]:
         """A name as the tool writes it."""
-        return self.recording.plain if self.recording else str
+        if self.recording:
+            return self.recording.plain
+        return str
 
     @property
     def has_guessed_shapes(self) -> bool:
@@ -287,7 +289,9 @@ def _apply_map(
 
     def mark(entry: DumpEntry) -> DumpEntry:
         meant = next((ours[name] for name in _list_names(entry) if name in ours), ())
-        return replace(entry, originals=meant, mapped=True) if meant else entry
+        if meant:
+            return replace(entry, originals=meant, mapped=True)
+        return entry
 
     return [
         replace(run, samples=tuple(tuple(map(mark, sample)) for sample in run.samples))
@@ -326,7 +330,9 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
             fed = [r.samples[k if len(r.samples) == len(run.samples) else 0] for r in inputs]
             joined.append((*flatten(fed), *sample))
         out.append(replace(run, samples=tuple(joined)))
-    return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
+    if len(out) == 1:
+        return [replace(out[0], name=out[0].name.partition(":")[0])]
+    return out
 
 
 def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:

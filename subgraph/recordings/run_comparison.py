@@ -173,13 +173,17 @@ class RunComparison:
         broken = self.unlike or self.list_left_out(Reason.UNREADABLE)
         broken = broken or any(row.in_place is None for row in rows)
         tells = any(row.agreeing and not row.mute for row in rows)
-        return Status.AGREE if tells and not broken and not self.too_few else Status.UNRESOLVED
+        if tells and not broken and not self.too_few:
+            return Status.AGREE
+        return Status.UNRESOLVED
 
     @property
     def silence(self) -> str:
         """The reason why the tensors that agree tell nothing about the device; "" if one does."""
         mute = {name: row.mute for name, row in self.rows.items() if row.agreeing}
-        return explain_silence(mute) if mute and all(mute.values()) else ""
+        if mute and all(mute.values()):
+            return explain_silence(mute)
+        return ""
 
     @property
     def too_few(self) -> str:
@@ -188,7 +192,9 @@ class RunComparison:
             seen = f"{sum(row.compared for row in self.rows.values())} of {self.tensors} tensors"
             outputs = ", ".join(self.unseen_outputs)
             return f"{seen} were compared, the model's output {outputs} was not"
-        return f"only {self._share} were matched" if self._is_foreign else ""
+        if self._is_foreign:
+            return f"only {self._share} were matched"
+        return ""
 
     @property
     def _share(self) -> str:
@@ -371,7 +377,9 @@ def _measure_distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry,
     nearer = all(
         a <= MAX_DISTANCE and not a * MIN_RIVAL_RATIO >= before[e] for e, a in distances.items()
     )
-    return sum(distances.values()) / len(distances) if nearer else math.inf
+    if nearer:
+        return sum(distances.values()) / len(distances)
+    return math.inf
 
 
 def _can_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:

@@ -354,7 +354,9 @@ class ModelDifference:
     def misread(self) -> str:
         """The tensor that the candidate's node reads in place of another one; "" if it reads the
         same."""
-        return self.theirs.removeprefix(READS) if self.theirs.startswith(READS) else ""
+        if self.theirs.startswith(READS):
+            return self.theirs.removeprefix(READS)
+        return ""
 
     @property
     def text(self) -> str:

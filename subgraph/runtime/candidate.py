@@ -290,7 +290,9 @@ class Candidate(RuntimeBuild):
                 (command_line.list_command_code(command, folder) for command in self.commands),
                 Code(),
             )
-        return command_line.list_python_code(Path(self.script)) if self.script else Code()
+        if self.script:
+            return command_line.list_python_code(Path(self.script))
+        return Code()
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:

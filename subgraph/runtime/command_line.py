@@ -181,7 +181,9 @@ def digest_contents(path: Path) -> str:
     """Return the SHA-256 of a file, of a very large file size and time; "" without a file."""
     try:
         stat = path.stat()
-        return _read_contents(path, stat.st_size, stat.st_mtime_ns) if path.is_file() else ""
+        if path.is_file():
+            return _read_contents(path, stat.st_size, stat.st_mtime_ns)
+        return ""
     except (OSError, ValueError):  # ValueError: a NUL
         return ""
 

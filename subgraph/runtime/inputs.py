@@ -118,7 +118,9 @@ class InputOrigin:
     range: Range | None = None
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.conversion})" if self.conversion else self.text
+        if self.conversion:
+            return f"{self.text} ({self.conversion})"
+        return self.text
 
 
 @frozen

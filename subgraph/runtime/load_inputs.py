@@ -517,5 +517,7 @@ def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
 def _find_kind(dtype: np.dtype[Any]) -> str:
     """Return numpy's letter for a type: b, i, u, f, …; for ml_dtypes' types, by their names."""
     if dtype.name in NOT_NUMPY:
-        return "f" if "float" in dtype.name else dtype.name[0]
+        if "float" in dtype.name:
+            return "f"
+        return dtype.name[0]
     return dtype.kind

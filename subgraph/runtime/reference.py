@@ -54,7 +54,9 @@ def count_threads() -> int:
 def find_fixed_options(backend: str = PLAIN) -> JsonObject:
     """Return the options for the same values on every machine; empty if the backend has none."""
     options = capabilities(backend).reference
-    return {**options, "threads": count_threads()} if options else {}
+    if options:
+        return {**options, "threads": count_threads()}
+    return {}
 
 
 def parse_limit(text: str | None) -> int | None:
@@ -348,7 +350,9 @@ class Reference(Closable):
 
     def _make_options(self, reuse: bool) -> JsonObject:
         """Return the options of a model; `reuse`: as of `load`."""
-        return self.options if reuse or not self.fixed else {**self.options, "reuse": False}
+        if reuse or not self.fixed:
+            return self.options
+        return {**self.options, "reuse": False}
 
     def _load(self, key: str, model: Path, options: Fields) -> None:
         with self._lock:

@@ -255,7 +255,9 @@ def _run_model(worker: Worker, job: Job) -> RunResult:
             last = _run_pass(worker, job, build, f"p{len(later) + 1}-", first.tensors)
             later.append(last)
     is_same = all(one.tensors == first.tensors for one in later)
-    return first if is_same else replace(first, later=tuple(later))
+    if is_same:
+        return first
+    return replace(first, later=tuple(later))
 
 
 def _run_pass(

@@ -331,7 +331,9 @@ def compute_held_bytes(weight: protobuf.TensorProto) -> int:
 
 def compute_raw_bytes(weight: protobuf.TensorProto) -> int:
     """Return the bytes of a weight as it is stored; 0 for strings."""
-    return protobuf.count_bytes(weight) if dtypes.count_number_bits(weight.data_type) else 0
+    if dtypes.count_number_bits(weight.data_type):
+        return protobuf.count_bytes(weight)
+    return 0
 
 
 def _iter_late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:

@@ -154,7 +154,9 @@ class Worker(Closable):
     def sources(self) -> StringMap:
         """Return the files that the backend's Python file has imported from outside the installed
         packages, with their digests."""
-        return self._ask(SourcesRequest(), Sources).sources if self._has_sources else {}
+        if self._has_sources:
+            return self._ask(SourcesRequest(), Sources).sources
+        return {}
 
     def drop(self, key: str) -> None:
         """Forget a model, so that its memory is free again; nothing if the time is used up."""

@@ -303,7 +303,9 @@ class Server:
 
         def call(name: str, default: Any) -> Any:
             function = getattr(module, name, None)
-            return function(options) if function else default
+            if function:
+                return function(options)
+            return default
 
         with self._guard_backend(
             BackendError, "fails to describe itself", "correct the file", code="backend.unusable"
@@ -450,7 +452,9 @@ def _to_array(value: Any) -> Any:
         odd := [v for v in array.flat if not isinstance(v, (str, bytes))]
     ):
         raise TypeError(f"it holds {type(odd[0]).__name__}")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def _find_type(value: Any, declared: str, form: str) -> str:

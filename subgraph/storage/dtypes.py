@@ -102,4 +102,6 @@ class Scale:
         """Compute the share of the values that quantization to `dtype` clips."""
         info = np.iinfo(dtype)
         steps = self.steps(real)
-        return float(np.mean((steps < info.min) | (steps > info.max))) if real.size else 0.0
+        if real.size:
+            return float(np.mean((steps < info.min) | (steps > info.max)))
+        return 0.0

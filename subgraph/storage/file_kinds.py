@@ -257,7 +257,9 @@ def find_family(path: Path) -> Family | None:
     head = _read_head(split_signature(path)[0])
     if path.suffix.lower() in CAFFE_SUFFIXES:
         kind = recognize(path, head) if head else None
-        return None if kind and kind.name == _TIDL.name else Family.CAFFE
+        if kind and kind.name == _TIDL.name:
+            return None
+        return Family.CAFFE
     if head[4:8] == b"TFL3":
         return Family.TFLITE
     kind = recognize(path, head) if head and path.suffix.lower() != ".onnx" else None
@@ -298,7 +300,9 @@ def recognize(path: Path, head: bytes | None = None) -> FileKind | None:
     )
     if kind is None and (kind := _SUFFIXES.get(path.suffix.lower())):
         kind = kind._replace(by_suffix=True)
-    return _fill_advice(kind, path.parent, path.name) if kind else None
+    if kind:
+        return _fill_advice(kind, path.parent, path.name)
+    return None
 
 
 def _recognize_zip(path: Path) -> FileKind:
@@ -318,7 +322,9 @@ def _recognize_zip(path: Path) -> FileKind:
                 data = archive.read(pickled)
                 if not _list_imports(data) <= _OF_TENSORS:
                     return kind
-                return _STATE_DICT if data[2:].startswith(b"ccollections") else _TENSORS_FILE
+                if data[2:].startswith(b"ccollections"):
+                    return _STATE_DICT
+                return _TENSORS_FILE
             return kind
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
         return FileKind("a zip archive that is truncated or damaged", "download it again")

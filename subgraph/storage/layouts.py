@@ -143,11 +143,9 @@ def from_model(array: Array, layout: str, c0: int = C0) -> Array:
         filled[tuple(slice(0, d) for d in shape)] = array.reshape(shape)
         split = filled.reshape([blocks.split[i] for i in blocks.order])
         stored = split.transpose(np.argsort(blocks.order)).reshape(blocks.stored)
-        return (
-            stored.reshape((*array.shape[:-2], *stored.shape[1:]))
-            if layout == "FRACTAL_NZ"
-            else stored
-        )
+        if layout == "FRACTAL_NZ":
+            return stored.reshape((*array.shape[:-2], *stored.shape[1:]))
+        return stored
     if layout in AS_THEY_ARE:
         return array
     if layout in PLAIN and array.ndim == len(layout):
@@ -189,7 +187,9 @@ def compute_plain_shape(stored: Shape, layout: str) -> Shape:
 
 
 def _suggest_layouts(layout: str) -> str:
-    return "" if layout in KNOWN else f"known: {', '.join(KNOWN)}"
+    if layout in KNOWN:
+        return ""
+    return f"known: {', '.join(KNOWN)}"
 
 
 def _find_axes(layout: str, model: str) -> Shape:
@@ -258,21 +258,20 @@ def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> 
     turned = shape is not None and len(model) == len(shape) and is_other_order
     order = "".join(a for a in "NCDHW" if a in model)
     own = tuple(shape[model.index(a)] for a in order) if shape is not None and turned else shape
-    flat = (
-        array.reshape((math.prod(array.shape[:-4]), *array.shape[-4:]))
-        if layout == "FRACTAL_NZ"
-        else array
-    )
+    if layout == "FRACTAL_NZ":
+        flat = array.reshape((math.prod(array.shape[:-4]), *array.shape[-4:]))
+    else:
+        flat = array
     blocks = _find_blocks(flat, layout, own)
     merged = flat.reshape(blocks.split).transpose(blocks.order).reshape(blocks.full)
     if own is None:
-        return (
-            merged.reshape((*array.shape[:-4], *merged.shape[-2:]))
-            if layout == "FRACTAL_NZ"
-            else merged
-        )
+        if layout == "FRACTAL_NZ":
+            return merged.reshape((*array.shape[:-4], *merged.shape[-2:]))
+        return merged
     cut = merged[tuple(slice(0, d) for d in _pad_rank(own, layout))]
-    return cut.transpose([order.index(a) for a in model]) if turned else cut.reshape(own)
+    if turned:
+        return cut.transpose([order.index(a) for a in model])
+    return cut.reshape(own)
 
 
 def _find_blocks(array: Array, layout: str, shape: Shape | None) -> _Blocks:
@@ -311,4 +310,6 @@ def normalize_name(text: str) -> str:
     'NHWC'
     """
     name = re.sub(r"(?i)^(acl_)?format_|:.*$", "", text.strip()).upper()
-    return "" if name in ("DEFAULTFORMAT", "NONE", "ANY", "NULL") else name
+    if name in ("DEFAULTFORMAT", "NONE", "ANY", "NULL"):
+        return ""
+    return name

@@ -278,11 +278,10 @@ class Store(Closable):
             if not self._unwritable:
                 self._unwritable = True
                 self._session = None
-        hint = (
-            "free some space"
-            if _is_full(e)
-            else "let this user write there, with nothing in the way"
-        )
+        if _is_full(e):
+            hint = "free some space"
+        else:
+            hint = "let this user write there, with nothing in the way"
         what = folders.make_write_error(self.root, e).what
         self._warn_once(
             "write", f"{what}; this run goes on, but its results are not stored: {hint}"
@@ -354,7 +353,9 @@ def _lock(
 ) -> AbstractContextManager[object]:
     """Return the lock of a folder; a file or link has none."""
     is_folder = stat.S_ISDIR(place.lstat().st_mode)
-    return Lock(place, wait=wait, shared=shared) if is_folder else contextlib.nullcontext()
+    if is_folder:
+        return Lock(place, wait=wait, shared=shared)
+    return contextlib.nullcontext()
 
 
 def _is_full(e: OSError) -> bool:

@@ -95,7 +95,9 @@ class Record:
         text = format_tensor_type(self.dtype)
         if "sequence" in self.form:
             text = f"seq({text})"
-        return f"optional({text})" if "optional" in self.form else text
+        if "optional" in self.form:
+            return f"optional({text})"
+        return text
 
     @property
     def shape_text(self) -> str:
@@ -183,7 +185,9 @@ def find_type(value: Value) -> str:
     if name not in dtypes.TYPE_NUMBERS:
         raise InputError(f"ONNX has no element type {dtype}", code="tensor.unsupported-type")
     text = format_tensor_type(name)
-    return f"seq({text})" if isinstance(value, list) else text
+    if isinstance(value, list):
+        return f"seq({text})"
+    return text
 
 
 def find_dtype(name: str) -> np.dtype[Any]:
@@ -218,7 +222,9 @@ def to_bits(array: Array, dtype: str) -> Array:
     bits = (
         np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).reshape(array.shape)
     )
-    return bits & np.uint8((1 << dtypes.count_bits(dtype)) - 1) if dtype in PACKED else bits
+    if dtype in PACKED:
+        return bits & np.uint8((1 << dtypes.count_bits(dtype)) - 1)
+    return bits
 
 
 def from_bits(array: Array, dtype: str) -> Array:

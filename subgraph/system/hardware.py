@@ -27,23 +27,25 @@ NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # variables that name drivers
 def name_missing_nvidia_gpu() -> str:
     """Name the missing part if there is no NVIDIA GPU with its driver."""
     there = any(Path(file).exists() for file in NVIDIA) or shutil.which("nvidia-smi")
-    return "" if there else "needs an NVIDIA GPU and its driver: none is seen on this machine"
+    if there:
+        return ""
+    return "needs an NVIDIA GPU and its driver: none is seen on this machine"
 
 
 def name_missing_gpu(maker: str, vendor: str) -> str:
     """Name the missing part on a Linux machine without a GPU of this vendor; elsewhere ""."""
     seen = {file.read_text(encoding="ascii").strip() for file in CARDS.glob("card*/device/vendor")}
-    return (
-        ""
-        if vendor in seen or sys.platform != "linux"
-        else f"needs a GPU of {maker}: none is seen on this machine"
-    )
+    if vendor in seen or sys.platform != "linux":
+        return ""
+    return f"needs a GPU of {maker}: none is seen on this machine"
 
 
 def name_missing_npu(maker: str) -> str:
     """Name the missing part on a Linux machine without an NPU; elsewhere nothing is known."""
     known = sys.platform == "linux" and not ACCELERATORS.is_dir()
-    return f"needs an NPU of {maker} and its driver: none is seen on this machine" if known else ""
+    if known:
+        return f"needs an NPU of {maker} and its driver: none is seen on this machine"
+    return ""
 
 
 def has_gpu() -> bool:
@@ -72,7 +74,9 @@ def load_library(file: Path) -> None:
 def name_missing_system(system: str, what: str) -> str:
     """Name the missing system if this is another one: `Windows`, `Darwin`."""
     shown = {"Darwin": "macOS"}.get(system, system)
-    return "" if platform.system() == system else f"is for {shown} alone: {what} is a part of it"
+    if platform.system() == system:
+        return ""
+    return f"is for {shown} alone: {what} is a part of it"
 
 
 # ------------------------------------------------------------ Vulkan
@@ -88,7 +92,9 @@ def name_missing_vulkan() -> str:
 
 def find_vulkan_emulator() -> str:
     """Return what computes by Vulkan instead of a GPU; "" if a GPU does."""
-    return "" if has_gpu() else "a renderer in software on this processor"
+    if has_gpu():
+        return ""
+    return "a renderer in software on this processor"
 
 
 def prepare_vulkan() -> None:

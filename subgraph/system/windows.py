@@ -613,7 +613,9 @@ def split(line: str) -> list[str]:
 def find_program(word: str, folder: str | None) -> str:
     """Return the first word of a command that runs in a folder, as `Popen` takes it: relative to
     the folder of this process."""
-    return str(Path(folder, word).resolve()) if folder and re.search(r"[\\/]", word) else word
+    if folder and re.search(r"[\\/]", word):
+        return str(Path(folder, word).resolve())
+    return word
 
 
 def quote(word: str) -> str:

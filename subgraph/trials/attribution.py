@@ -76,8 +76,12 @@ class Attribution:
         if self.ratio <= MAX_LENGTH_RATIO:
             if not MIN_GAIN_CHECKED_SHARE <= self.share < MIN_CULPRIT_SHARE:
                 return self.share >= MIN_CULPRIT_SHARE
-            return None if self.gain is None else self.gain >= MIN_GAIN_RATIO * self.share
-        return None if self.gain is None else self.gain >= MIN_CULPRIT_SHARE
+            if self.gain is None:
+                return None
+            return self.gain >= MIN_GAIN_RATIO * self.share
+        if self.gain is None:
+            return None
+        return self.gain >= MIN_CULPRIT_SHARE
 
 
 @frozen
@@ -128,7 +132,9 @@ def attribute(
         return None
     if died or not has_forms_of(trials.model, result.tensors, region.outputs):
         gain = _compute_gain(trials, region, error, target.right)
-        return None if gain is None else Attribution(gain, math.inf, gain)
+        if gain is None:
+            return None
+        return Attribution(gain, math.inf, gain)
     patched = compute_error_alone(trials.judge, region, result)
     if patched is None:
         return None
@@ -144,11 +150,10 @@ def attribute(
     )
     clipped = is_garbage or is_limited
     use_gain = ratio > MAX_LENGTH_RATIO or clipped
-    gain = (
-        _compute_gain(trials, region, error, target.right)
-        if use_gain or MIN_GAIN_CHECKED_SHARE <= share < MIN_CULPRIT_SHARE
-        else None
-    )
+    if use_gain or MIN_GAIN_CHECKED_SHARE <= share < MIN_CULPRIT_SHARE:
+        gain = _compute_gain(trials, region, error, target.right)
+    else:
+        gain = None
     attributed = share if gain is None or not use_gain else gain
     return Attribution(
         attributed,
@@ -210,7 +215,9 @@ def restores_outputs(trials: Trials, region: Region) -> bool | None:
         BackendError: the candidate cannot be used.
     """
     values = _compute_values_without(trials, region)
-    return None if values is None else not isinstance(values, Verdict)
+    if values is None:
+        return None
+    return not isinstance(values, Verdict)
 
 
 def _compute_gain(

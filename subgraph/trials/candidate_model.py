@@ -183,7 +183,9 @@ class CandidateModel:
         if any(self.matches[name].reference_scale for name in known):
             return None
         found = {name: scale for name, (_, scale) in known.items() if scale}
-        return None if any(len(scale.step) > 1 for scale in found.values()) else found
+        if any(len(scale.step) > 1 for scale in found.values()):
+            return None
+        return found
 
     def find_quantizer(self, name: str) -> tuple[str, Scale | None]:
         """Return the codes of a tensor in the candidate's model, and their scale; None if it is not
@@ -319,7 +321,9 @@ def find_tflite_scale(other: CandidateModel, name: str) -> Scale | None:
         return None
     makers = other.graph.producers([match.name])
     is_tflite = any(other.graph.nodes[i].domain == TFLITE for i in makers)
-    return match.scale if is_tflite and len(match.scale.step) == 1 else None
+    if is_tflite and len(match.scale.step) == 1:
+        return match.scale
+    return None
 
 
 INT8_STEPS = 127.0  # of int8, between zero and the largest value

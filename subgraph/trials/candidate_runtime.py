@@ -250,7 +250,9 @@ class ModelWriter:
         own_model = self.runtime.own_model
         if own_model is None:
             fits = set(whole.inputs) <= self.model.graph.inputs.keys() and not whole.shapes
-            return ShippedModel(whole, self.model.graph, None) if fits else None
+            if fits:
+                return ShippedModel(whole, self.model.graph, None)
+            return None
         if own_model.problem(whole):
             return None
         region = own_model.region(whole)
@@ -258,7 +260,9 @@ class ModelWriter:
         fits = set(region.inputs) == other.inputs.keys() and set(region.outputs) <= set(
             other.outputs
         )
-        return ShippedModel(whole, other, own_model) if fits else None
+        if fits:
+            return ShippedModel(whole, other, own_model)
+        return None
 
     def form_of(self, region: Region, full_model_form: Form) -> Form:
         """Return the form in which the candidate is given a region; `full_model_form`: that of the
@@ -266,11 +270,15 @@ class ModelWriter:
         whole = self.model.whole()
         if region.nodes != whole.nodes:
             return Form.CUT
-        return full_model_form if region == whole and self.shipped else Form.PINNED
+        if region == whole and self.shipped:
+            return full_model_form
+        return Form.PINNED
 
     def _find_file(self, form: Form, region: Region) -> ShippedModel | None:
         """Return the user's file if it is written in this form; None if a cut is."""
-        return self.shipped if form is not Form.CUT and region == self.model.whole() else None
+        if form is not Form.CUT and region == self.model.whole():
+            return self.shipped
+        return None
 
     def write(
         self, form: Form, region: Region, records: Feeds, folder: Path

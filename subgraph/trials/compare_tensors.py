@@ -321,7 +321,9 @@ class Comparison:
         deviates = self.first_bad or self.deviating_pieces or _is_model_refused(self)
         if fails or deviates or self.full.forms.only_pinned:
             return 1
-        return 0 if self.whole.agrees or self.settlement.explanation else 5
+        if self.whole.agrees or self.settlement.explanation:
+            return 0
+        return 5
 
 
 def _report_outcome(comparison: Comparison) -> ReportedAnswer:
@@ -950,11 +952,10 @@ def add_ranking(whole: Verdict, ranking: Ranking) -> WholeDocument:
 
 def _describe_row(row: ComparisonRow) -> RowDocument:
     verdict = row.verdict
-    why = (
-        NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process)
-        if verdict
-        else None
-    )
+    if verdict:
+        why = NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process)
+    else:
+        why = None
     return RowDocument(
         row.index,
         row.node,

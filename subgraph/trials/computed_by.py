@@ -45,11 +45,9 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
     """
     others = [name for name in found.values() if _is_elsewhere(judge.runtime, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
-    return (
-        f"{len(others)} of {count(judge.model.graph.nodes, 'node')} fell back to {by}"
-        if others
-        else ""
-    )
+    if others:
+        return f"{len(others)} of {count(judge.model.graph.nodes, 'node')} fell back to {by}"
+    return ""
 
 
 def name_provider(trials: Trials, region: Region) -> str:

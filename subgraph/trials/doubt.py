@@ -178,11 +178,10 @@ def settle_rounding(
         is_partial: whether only some nodes were to be run alone, so that they cannot decide.
     """
     is_excused = evidence.is_excused and not is_another_tensor_wrong
-    explained = (
-        Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation)
-        if evidence.explanation
-        else UNDOUBTED
-    )
+    if evidence.explanation:
+        explained = Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation)
+    else:
+        explained = UNDOUBTED
     if not is_beyond_rounding and (is_excused or not evidence.deviations):
         return explained
     if is_excused and is_partial:
@@ -304,7 +303,9 @@ def find_doubt(
 
 def find_relative_error(judgement: Judgement | None) -> float:
     """Return the relative error of a judgement; 0 without one."""
-    return judgement.errors.get("max_rel", 0.0) if judgement else 0.0
+    if judgement:
+        return judgement.errors.get("max_rel", 0.0)
+    return 0.0
 
 
 # ------------------------------------------------------------------------------------------------

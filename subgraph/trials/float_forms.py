@@ -99,7 +99,9 @@ def read_outputs(samples: Feeds, names: Collection[str]) -> list[Array]:
 def measure_distance(expected: Array, given: Array) -> float:
     """Return the distance of an output; infinite if the shapes differ."""
     is_alike = expected.shape == given.shape
-    return compute_norm(compute_differences(expected, given).reshape(-1)) if is_alike else math.inf
+    if is_alike:
+        return compute_norm(compute_differences(expected, given).reshape(-1))
+    return math.inf
 
 
 def _write_float(node: protobuf.NodeProto, name: str, opset: int) -> bytes | None:

@@ -110,7 +110,9 @@ class Judge:
         other = self.runtime.own_model
         claim = self._declared
         is_quantized_itself = not other and quantizes_itself(self.model.graph)
-        return Precision.FP32 if claim is Precision.INT8 and is_quantized_itself else claim
+        if claim is Precision.INT8 and is_quantized_itself:
+            return Precision.FP32
+        return claim
 
     @property
     def _declared(self) -> Precision:
@@ -147,7 +149,9 @@ class Judge:
         if not other or not is_exact or self.runtime.candidate.precision:
             return None
         is_part = region != self.model.whole() or other.is_of_case
-        return other.output_scales(region) if is_part else None
+        if is_part:
+            return other.output_scales(region)
+        return None
 
     # ------------------------------------------------------------ verdicts
 
@@ -196,7 +200,9 @@ class Judge:
         needs_evidence = self.needs_evidence and (is_whole or region == self.scope)
         if result.failure:
             verdict = replace(result.failure, stored=result.stored)
-            return _require_evidence(self, region, verdict) if needs_evidence else verdict
+            if needs_evidence:
+                return _require_evidence(self, region, verdict)
+            return verdict
         expected = self._get_expected(region)
         judgements = tuple(
             flatten(

@@ -174,9 +174,10 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
     """
     outputs = [name for name in graph.outputs if name in graph.maker]
     if not outputs:
-        what = (
-            "no node of the model computes an output" if graph.maker else "the model has no nodes"
-        )
+        if graph.maker:
+            what = "no node of the model computes an output"
+        else:
+            what = "the model has no nodes"
         raise ModelError(
             f"{graph.path.name}: {what}",
             f"subcut inspect {graph.path}",
@@ -197,9 +198,10 @@ def _pair_with(
     graph: Graph, other: Graph, setup: Setup, values: ReferenceValues, stack: ExitStack
 ) -> CandidateModel:
     """Return the candidate's own model, paired with the reference's model."""
-    runs_other = (
-        stack.enter_context(make_default(other)) if is_of_tflite(other.path) else values.reference
-    )
+    if is_of_tflite(other.path):
+        runs_other = stack.enter_context(make_default(other))
+    else:
+        runs_other = values.reference
     runs_other.share(values.reference.deadline)
     tensor_map = read_map(setup.tensor_map, graph) if setup.tensor_map else {}
     pair = pair_models(

@@ -72,7 +72,9 @@ def measure_power_in_time(judge: Judge, seconds: float) -> PowerDocument | None:
     took = time.monotonic() - began
     strides = (stride for stride in STRIDES if took * MAX_FAULTS_IN_TIME / stride <= seconds)
     stride = next(strides, None)
-    return planting.measure(range(0, MAX_FAULTS_IN_TIME, stride)) if stride else None
+    if stride:
+        return planting.measure(range(0, MAX_FAULTS_IN_TIME, stride))
+    return None
 
 
 @frozen

@@ -293,7 +293,9 @@ def find_narrow_type(trials: Trials, verdict: Verdict) -> Precision | None:
     if not trials.runtime.runs_user_code or is_of_tflite(trials.graph.path):
         return None
     also = _ask_probe(trials, verdict).also
-    return Precision(also) if also in (Precision.FP16, Precision.BF16) else None
+    if also in (Precision.FP16, Precision.BF16):
+        return Precision(also)
+    return None
 
 
 def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:

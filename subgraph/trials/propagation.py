@@ -70,7 +70,9 @@ def find_region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | No
         None without nodes, or with only random ones, whose values are the captured ones.
     """
     try:
-        return regions.build_region(model.graph, nodes) if nodes else None
+        if nodes:
+            return regions.build_region(model.graph, nodes)
+        return None
     except NoRegion:
         return None
 

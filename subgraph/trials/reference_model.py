@@ -109,7 +109,9 @@ class ReferenceModel:
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
         """Return the whole model, with these tensors as further outputs."""
-        return _build_region_of(self, outputs) if outputs else self._whole
+        if outputs:
+            return _build_region_of(self, outputs)
+        return self._whole
 
     @cached_property
     def _whole(self) -> Region:

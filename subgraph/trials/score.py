@@ -406,9 +406,10 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
             "an .npy with a row per sample, or a .csv",
             code="file.not-found",
         )
-    found = (
-        list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _read_lines(file, names)
-    )
+    if file.suffix == ".npy":
+        found = list(np.atleast_1d(read_npy(file)))
+    else:
+        found = _read_lines(file, names)
     if len(found) != len(names):
         have = count(found, "label")
         want = count(names, "sample")
@@ -446,11 +447,10 @@ def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
     try:
         rows = [row for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if row]
         by_name: StringMap = {row[0]: row[-1] for row in rows if len(row) > 1}
-        words = (
-            [by_name[name] for name in names]
-            if names and {*names} <= by_name.keys()
-            else [row[-1] for row in rows]
-        )
+        if names and {*names} <= by_name.keys():
+            words = [by_name[name] for name in names]
+        else:
+            words = [row[-1] for row in rows]
         return [
             np.asarray(value, object if isinstance(value, str) else None)
             for value in map(_parse_label, words)

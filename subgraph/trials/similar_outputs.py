@@ -120,9 +120,9 @@ class WrongOutput:
     @property
     def sample(self) -> int:
         """The index of the sample."""
-        return (
-            self.trials.values.labels.index(self.judgement.sample) if self.judgement.sample else 0
-        )
+        if self.judgement.sample:
+            return self.trials.values.labels.index(self.judgement.sample)
+        return 0
 
     @cached_property
     def values(self) -> tuple[Array, Array] | None:
@@ -143,7 +143,9 @@ class WrongOutput:
     @cached_property
     def pair(self) -> Pair | None:
         """Both values; None if they cannot be compared."""
-        return pair_if_comparable(*self.values) if self.values else None
+        if self.values:
+            return pair_if_comparable(*self.values)
+        return None
 
     @property
     def explanations(self) -> list[Explanation]:

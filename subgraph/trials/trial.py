@@ -116,11 +116,10 @@ class Trials(JudgeProperties):
             model: The same model, if its files go to another folder; None otherwise.
         """
         judge = replace(self.judge, runtime=runtime, model=model or self.model)
-        runner = (
-            self.runner.with_runtime(runtime, model)
-            if isinstance(self.runner, Processes)
-            else Processes(judge)
-        )
+        if isinstance(self.runner, Processes):
+            runner = self.runner.with_runtime(runtime, model)
+        else:
+            runner = Processes(judge)
         return Trials(runner, judge)
 
 

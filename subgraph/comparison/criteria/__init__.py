@@ -239,7 +239,9 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
 
 def all_equal(pair: Pair) -> str:
     """Return the sentence on two tensors without a difference."""
-    return "the only element is equal" if pair.size == 1 else f"all {pair.size} elements are equal"
+    if pair.size == 1:
+        return "the only element is equal"
+    return f"all {pair.size} elements are equal"
 
 
 HOLDS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -282,13 +284,15 @@ def check_limits(limits: Iterable[Limit], values: Mapping[str, float]) -> Ruling
         (limit.holds(values[limit.metric]), limit.compare(values[limit.metric])) for limit in limits
     ]
     broken = [text for holds, text in checked if not holds]
-    return fail(", ".join(broken)) if broken else agree(", ".join(text for _, text in checked))
+    if broken:
+        return fail(", ".join(broken))
+    return agree(", ".join(text for _, text in checked))
 
 
 def _format_limit(limit: float) -> str:
-    return (
-        f"{limit:.0e}" if 0 < abs(limit) < 0.1 and float(f"{limit:.0e}") == limit else f"{limit:g}"
-    )
+    if 0 < abs(limit) < 0.1 and float(f"{limit:.0e}") == limit:
+        return f"{limit:.0e}"
+    return f"{limit:g}"
 
 
 def refuse_options(name: str, options: str) -> None:

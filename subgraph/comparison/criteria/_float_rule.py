@@ -98,11 +98,9 @@ def judge_floats(floats: Floats) -> Ruling:
     if jumps:
         return _judge_jumps(output, rounded, moved)
     n = _compute_noise(output, rounded, moved)
-    return (
-        _judge_explained(output, n)
-        if output.explains(n)
-        else _judge_ties(output, noise) or _judge_unexplained(output, n, rounded)
-    )
+    if output.explains(n):
+        return _judge_explained(output, n)
+    return _judge_ties(output, noise) or _judge_unexplained(output, n, rounded)
 
 
 def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
@@ -124,9 +122,10 @@ def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
 
 def _compute_noise(output: OutputErrors, rounded: Array | None, moved: Sequence[Array]) -> Array:
     """Compute n of each slice from how far its elements move in perturbed runs and by rounding."""
-    largest = (
-        output.slices.largest(np.max(moved, axis=0)) if moved else np.zeros(output.scales.shape)
-    )
+    if moved:
+        largest = output.slices.largest(np.max(moved, axis=0))
+    else:
+        largest = np.zeros(output.scales.shape)
     # Not by steps, which move it farther than any rounding.
     if rounded is not None and not output.tolerance.stepped:
         exact = output.slices.largest(rounded)
@@ -336,11 +335,10 @@ def _judge_flips(output: OutputErrors, flips: Flips, noise: Array, drawn: bool) 
     number = JUMP_RUNS if output.tolerance.stepped else NOISE_RUNS
     runs = source.perturb(output.floats.context.claim, number) if source else []
     runs = [values for values in runs if values.shape == output.floats.pair.reference.shape]
-    wrong = (
-        ~flips.find_explained(output.floats.pair.reference, runs)
-        if runs
-        else np.zeros(flips.places.shape, bool)
-    )
+    if runs:
+        wrong = ~flips.find_explained(output.floats.pair.reference, runs)
+    else:
+        wrong = np.zeros(flips.places.shape, bool)
     first = int(np.argmax(wrong))
     which = (
         f"expected class {flips.winners[first]}, got {flips.others[first]}"
@@ -369,11 +367,10 @@ def _judge_unexplained(output: OutputErrors, noise: Array, rounded: Array | None
     own = 0.0 if rounded is None else _find_largest(rounded)
     context = output.floats.context
     if context.is_model_output and own > output.usable_limits[0]:
-        far = (
-            "far"
-            if own >= Precision.FP16.largest
-            else f"by {format_number(100 * own / output.scales[0], 2)} % of its largest value"
-        )
+        if own >= Precision.FP16.largest:
+            far = "far"
+        else:
+            far = f"by {format_number(100 * own / output.scales[0], 2)} % of its largest value"
         relation = f"; {context.claim} itself moves the tensor {far}"
         return output.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, True)
     label = "fail"
@@ -408,4 +405,6 @@ def _find_largest(values: Array) -> float:
 
 
 def _compute_rms(values: Array) -> float:
-    return math.sqrt(float((values**2).mean())) if values.size else 0.0
+    if values.size:
+        return math.sqrt(float((values**2).mean()))
+    return 0.0

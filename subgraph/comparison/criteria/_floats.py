@@ -63,7 +63,9 @@ class Floats:
 
 def mask(values: Array, counted: Array | None) -> Array:
     """Return flat values, with 0 at each element that does not count."""
-    return values if counted is None else np.where(counted, values, 0.0)
+    if counted is None:
+        return values
+    return np.where(counted, values, 0.0)
 
 
 def compute_difference(floats: Floats) -> Array:
@@ -106,7 +108,9 @@ class Tolerance:
     @property
     def limited_as(self) -> Precision:
         """The precision whose limits apply: int8 for a region that quantizes itself."""
-        return Precision.INT8 if self.stepped else self.claim
+        if self.stepped:
+            return Precision.INT8
+        return self.claim
 
 
 def find_tolerance(floats: Floats) -> Tolerance:
@@ -257,7 +261,9 @@ class OutputErrors:
     def hidden(self) -> str:
         """The label of an output whose limit would hide any bug: `NOTHING` for a model's output,
         else ""."""
-        return NOTHING if self.floats.context.is_model_output else ""
+        if self.floats.context.is_model_output:
+            return NOTHING
+        return ""
 
 
 def measure_errors(floats: Floats, difference: Array) -> OutputErrors:
@@ -315,11 +321,10 @@ def describe_error(
         noise: How far rounding moves the tensor.
     """
     share, most = _describe_share(error, scale, limit)
-    moved = (
-        _describe_share(noise, scale, 0.0)[0].removesuffix(" of")
-        if noise <= scale
-        else format_number(noise, 2)
-    )
+    if noise <= scale:
+        moved = _describe_share(noise, scale, 0.0)[0].removesuffix(" of")
+    else:
+        moved = format_number(noise, 2)
     end = relation.format(most, noise=moved)
     where, owner = ("", "the tensor's") if subject == WHOLE else (f" in {subject}", "its")
     if not scale:

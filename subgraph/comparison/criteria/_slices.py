@@ -148,7 +148,9 @@ def log_probability_axis(values: Array) -> int | None:
     if not values.size or not -np.inf < values.max() <= MAX_SUM_ERROR:
         return None
     axes = [a for a, n in enumerate(values.shape) if n > 1]
-    return _find_last_axis(np.exp(values.astype(np.float64)), axes) if axes else None
+    if axes:
+        return _find_last_axis(np.exp(values.astype(np.float64)), axes)
+    return None
 
 
 def _find_last_axis(probabilities: Array, axes: Sequence[int]) -> int | None:

@@ -43,9 +43,10 @@ def rule(options: str) -> Rule:
         plugins.load("metrics", limit.metric)
 
     def judge(pair: Pair, context: OutputContext) -> Ruling:
-        applied = (
-            limits if pair.floating else [limit for limit in limits if limit.metric in COUNTING]
-        )
+        if pair.floating:
+            applied = limits
+        else:
+            applied = [limit for limit in limits if limit.metric in COUNTING]
         if ruling := settle(pair, exact=not applied):
             return ruling
         values = pair.metrics(dict.fromkeys(limit.metric for limit in applied))

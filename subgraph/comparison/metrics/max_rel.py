@@ -25,7 +25,9 @@ def measure(reference: Array, candidate: Array) -> float:
 
 def of_pair(pair: Pair) -> float:
     """Measure a pair, with exact 64-bit integers. NaN if there are no numbers to compare."""
-    return _divide(pair.error, pair.scale) if pair.measurable else math.nan
+    if pair.measurable:
+        return _divide(pair.error, pair.scale)
+    return math.nan
 
 
 def _divide(error: float, scale: float) -> float:

@@ -23,4 +23,6 @@ def of_pair(pair: Pair) -> float:
 
     NaN if there are no elements.
     """
-    return pair.changed / pair.size if pair.size else math.nan
+    if pair.size:
+        return pair.changed / pair.size
+    return math.nan

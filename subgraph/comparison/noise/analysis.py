@@ -331,7 +331,9 @@ def find_channel_axis(node: protobuf.NodeProto, weight: str) -> int:
 
 def find_cast_type(node: protobuf.NodeProto) -> str:
     """Return the element type that a Cast casts to; "" for another node."""
-    return dtypes.name_of(get_attribute(node, "to", 0)) if node.op_type == "Cast" else ""
+    if node.op_type == "Cast":
+        return dtypes.name_of(get_attribute(node, "to", 0))
+    return ""
 
 
 def _find_outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:

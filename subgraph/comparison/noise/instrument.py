@@ -462,4 +462,6 @@ def _get_formal_type(parameters: Any, position: int) -> str:
 
     Returns "" without parameters.
     """
-    return str(parameters[min(position, len(parameters) - 1)].type_str) if parameters else ""
+    if parameters:
+        return str(parameters[min(position, len(parameters) - 1)].type_str)
+    return ""

@@ -171,7 +171,9 @@ class RegionNoise:
         offset = self._offsets[output]
         if values.shape != offset.shape:
             raise ModelError(f"'{output}' changes its shape by rounding", code="noise.undefined")
-        return np.asarray((values + offset).astype(values.dtype)) if offset.any() else values
+        if offset.any():
+            return np.asarray((values + offset).astype(values.dtype))
+        return values
 
     def find_quantized_values(self, output: str) -> QuantizedValues | None:
         """Return the values that the quantizer of an output rounds, on the reference.
@@ -282,7 +284,9 @@ class OutputNoise(Noise):
         return self.output in self.region.sampler.sites.discrete.ranks
 
     def half_step(self) -> float:
-        return find_step(self.region.graph, self.output) / 2 if self.quantizes() else 0.0
+        if self.quantizes():
+            return find_step(self.region.graph, self.output) / 2
+        return 0.0
 
     def quantizes(self) -> bool:
         return self.output in self.region.sampler.sites.quantized
@@ -314,7 +318,9 @@ def make_batch(values: Sequence[Value]) -> Array | None:
         return None
     first = arrays[0]
     small = 0 < first.size < MAX_BATCH_NUMBERS and sum(n > 1 for n in first.shape) < 2
-    return _join_samples(arrays) if small and Pair(first, first).kind == "float" else None
+    if small and Pair(first, first).kind == "float":
+        return _join_samples(arrays)
+    return None
 
 
 def assign_to_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) -> Judgement:

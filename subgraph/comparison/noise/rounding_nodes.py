@@ -116,7 +116,9 @@ Write = Callable[[NodeWriter, str, str, str], None]  # writer, name read, name m
 def compute_unroundoff(claim: Precision, dtype: str) -> float:
     """Return eps of the claim, at least that of the tensor's type; for int8 a
     share of the range."""
-    return claim.eps if claim is Precision.INT8 else max(claim.eps, FLOATS[dtype])
+    if claim is Precision.INT8:
+        return claim.eps
+    return max(claim.eps, FLOATS[dtype])
 
 
 def compute_noise_scale(claim: Precision, dtype: str, factor: float) -> float:

@@ -107,7 +107,9 @@ def find_matching_tensors(
     `find_explanations`."""
     pair = _make_tensor_pair(reference, candidate, claim)
     with np.errstate(all="ignore"):
-        return _select_best(pair.other_tensors(others)) if pair and pair.conclusive() else []
+        if pair and pair.conclusive():
+            return _select_best(pair.other_tensors(others))
+        return []
 
 
 def _make_tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _TensorPair | None:
@@ -296,7 +298,9 @@ def fit_line(x: Array, y: Array) -> LinearMap | None:
     centered = x - x.mean()
     variance = float(centered @ centered)
     scale = float(centered @ y) / variance if variance else 0.0
-    return LinearMap(scale, float(y.mean() - scale * x.mean())) if scale else None
+    if scale:
+        return LinearMap(scale, float(y.mean() - scale * x.mean()))
+    return None
 
 
 def sample(*arrays: Array) -> tuple[Array, ...]:

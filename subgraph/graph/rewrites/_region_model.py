@@ -83,13 +83,17 @@ class RegionModel:
     def value(self, name: str) -> Array | None:
         """Return a constant's elements; None if it is computed."""
         self.fixed |= name in self.frozen
-        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
+        if name in self.constants:
+            return numpy_helper.to_array(self.constants[name])
+        return None
 
     def element(self, name: str) -> int:
         """Return the TensorProto.DataType; 0 for what is not a tensor, or is unknown."""
         if name in self.constants:
             return int(self.constants[name].data_type)
-        return int(self.types[name].tensor_type.elem_type) if name in self.types else 0
+        if name in self.types:
+            return int(self.types[name].tensor_type.elem_type)
+        return 0
 
     def shape(self, name: str) -> list[int] | None:
         """Return the shape; None unless every dimension is known."""
@@ -98,7 +102,9 @@ class RegionModel:
         self.fixed = True
         dims = self._find_dims(name)
         is_known = dims is not None and all(d.HasField("dim_value") for d in dims)
-        return [d.dim_value for d in dims] if is_known else None
+        if is_known:
+            return [d.dim_value for d in dims]
+        return None
 
     def rank(self, name: str) -> int | None:
         """Return the rank; None if it is unknown."""
@@ -107,7 +113,9 @@ class RegionModel:
 
     def _find_dims(self, name: str) -> Any:
         tensor = self.types[name].tensor_type if name in self.types else None
-        return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
+        if tensor is not None and tensor.HasField("shape"):
+            return tensor.shape.dim
+        return None
 
     def function_body(self, node: NodeProto, version: int) -> FunctionProto | None:
         """Return the function that defines this node in its schema `version`; None without one."""
@@ -140,7 +148,9 @@ def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
 
 def get_argument(node: NodeProto, position: int) -> str:
     """Return the name of an input; "" if it is left out."""
-    return str(node.input[position]) if position < len(node.input) else ""
+    if position < len(node.input):
+        return str(node.input[position])
+    return ""
 
 
 def title(node: NodeProto) -> str:
@@ -158,7 +168,9 @@ def find_reduced_axes(source: RegionModel, node: NodeProto) -> list[int] | None:
     axes = get_attribute(node, "axes") if value is None else [int(a) for a in value.reshape(-1)]
     if not axes and get_attribute(node, "noop_with_empty_axes", 0):
         return None
-    return sorted(a % rank for a in axes or range(rank)) if rank else None
+    if rank:
+        return sorted(a % rank for a in axes or range(rank))
+    return None
 
 
 class Substitution:
@@ -214,7 +226,9 @@ class Substitution:
         names = {**dict(zip("xy", node.input, strict=False)), **given}
 
         def read(part: ast.expr) -> Any:
-            return names[part.id] if isinstance(part, ast.Name) else ast.literal_eval(part)
+            if isinstance(part, ast.Name):
+                return names[part.id]
+            return ast.literal_eval(part)
 
         def build(part: ast.expr, output: str) -> str:
             if isinstance(part, ast.Call):

@@ -130,7 +130,9 @@ def _rewrite_maximum(source: RegionModel, node: NodeProto, new: Substitution) ->
         x = new.node(op, [x, bound], node.output[0] if (op, bound) == steps[-1] else "")
     if not steps:
         return ""
-    return "a Max or Min instead of" if node.op_type == "Relu" else "Max and Min instead of"
+    if node.op_type == "Relu":
+        return "a Max or Min instead of"
+    return "Max and Min instead of"
 
 
 @restrict_to("Mod", floats=True)

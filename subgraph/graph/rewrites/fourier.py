@@ -62,7 +62,9 @@ def _find_axis(source: RegionModel, node: NodeProto) -> int | None:
     value = source.value(get_argument(node, 2))
     if not get_argument(node, 2):
         return -2
-    return None if value is None else int(value.reshape(-1)[0])
+    if value is None:
+        return None
+    return int(value.reshape(-1)[0])
 
 
 FORMS = [_write_products]

@@ -77,7 +77,9 @@ def _rewrite_gemm(source: RegionModel, node: NodeProto, new: Substitution) -> st
     factors = [(get_attribute(node, "alpha", 1.0), a), (get_attribute(node, "beta", 1.0), c)]
     a, c = (new.node("Mul", [t, new.weight(f, element)]) if f != 1 and t else t for f, t in factors)
     new.formula("Add(MatMul(a, b), c)" if c else "MatMul(a, b)", a=a, b=b, c=c)
-    return "a MatMul and an Add instead of" if c else "a MatMul instead of"
+    if c:
+        return "a MatMul and an Add instead of"
+    return "a MatMul instead of"
 
 
 @restrict_to("MatMul", floats=True)

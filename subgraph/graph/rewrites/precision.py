@@ -34,7 +34,9 @@ def _make_form(words: str, narrow: int, wide: int) -> Form:
 
 def _widen(source: RegionModel, name: str, new: Substitution, wide: int) -> str:
     value = source.value(name)
-    return new.weight(value, wide) if value is not None else new.node("Cast", [name], to=wide)
+    if value is not None:
+        return new.weight(value, wide)
+    return new.node("Cast", [name], to=wide)
 
 
 FORMS = [_make_form(words, *types) for words, types in WIDER.items()]

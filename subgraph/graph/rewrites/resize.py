@@ -80,7 +80,9 @@ def _rewrite_products(source: RegionModel, node: NodeProto, new: Substitution) -
 
 def _get_attribute(node: NodeProto, name: str, default: str, old: str, opset: int) -> str:
     """Return an attribute; before opset 11, which lacks them, all meant `old`."""
-    return str(get_attribute(node, name, default)) if opset >= 11 else old
+    if opset >= 11:
+        return str(get_attribute(node, name, default))
+    return old
 
 
 def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:

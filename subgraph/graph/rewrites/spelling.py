@@ -55,9 +55,10 @@ def _rewrite_axes(source: RegionModel, node: NodeProto, new: Substitution) -> st
         node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else get_argument(node, 0)
     )
     axes = get_attribute(node, "axes", [])
-    given = (
-        [*axes, get_attribute(node, "axis")] if get_attribute(node, "axis") is not None else axes
-    )
+    if get_attribute(node, "axis") is not None:
+        given = [*axes, get_attribute(node, "axis")]
+    else:
+        given = axes
     if not rank or not given or max(given) >= rank or node.domain not in STANDARD:
         return ""
     copied = new.copy(node)

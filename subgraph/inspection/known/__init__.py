@@ -125,7 +125,9 @@ class Entry:
     def command(self) -> str:
         """The command that runs the tests; "" if the entry has only a case."""
         words = "".join(f" --only {test}" for test in self.tests[:MAX_TESTS])
-        return f"subcut sweep -c {self.runtime}{words}" if words else ""
+        if words:
+            return f"subcut sweep -c {self.runtime}{words}"
+        return ""
 
     def releases(self, own: str) -> str:
         """Return `wrong in 0.23.9`, and what is known of the user's own release."""

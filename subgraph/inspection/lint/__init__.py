@@ -157,7 +157,9 @@ class LintContext:
 
     def get_node(self, index: int | None) -> LintNode | None:
         """Return the top-level node of this index; None for None."""
-        return None if index is None else self.scopes[0].nodes[index]
+        if index is None:
+            return None
+        return self.scopes[0].nodes[index]
 
     def problem_issue(self, problem: Problem, default_fix: str = "") -> LintIssue:
         """Return a problem of the model as warning or note."""
@@ -236,7 +238,9 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
 
 
 def _make_canonical(name: str) -> str:
-    return name if name.endswith(".py") else name.replace("_", "-")
+    if name.endswith(".py"):
+        return name
+    return name.replace("_", "-")
 
 
 def run_rules(context: LintContext, rules: Iterable[str]) -> Issues:

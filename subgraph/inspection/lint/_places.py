@@ -57,7 +57,9 @@ FLOATS = frozenset(("float32", "float64", "bfloat16", "float16"))
 
 def _name_of(declared: Any) -> str:
     """Return the name of an input or output, which a FunctionProto lists as a text."""
-    return declared if isinstance(declared, str) else str(declared.name)
+    if isinstance(declared, str):
+        return declared
+    return str(declared.name)
 
 
 @dataclass(eq=False)
@@ -121,13 +123,17 @@ class Scope:
         """Return the type of a tensor as nodes of this scope see it."""
         if (proto := self.load_types().get(name)) is not None:
             return proto
-        return self.outer.type_of(name) if self.outer and not self._shadows(name) else None
+        if self.outer and not self._shadows(name):
+            return self.outer.type_of(name)
+        return None
 
     def weight(self, name: str) -> TensorProto | None:
         """Return the initializer of that name as nodes of this scope see it."""
         if name in self.weights and name not in self.makers:
             return self.weights[name]
-        return self.outer.weight(name) if self.outer and not self._shadows(name) else None
+        if self.outer and not self._shadows(name):
+            return self.outer.weight(name)
+        return None
 
     def constant(self, name: str) -> Array | None:
         """Return the value of a small weight, or of a Constant node."""
@@ -137,7 +143,9 @@ class Scope:
             )
         if name in self.weights:
             return _read_small_array(self.weights[name], self.graph)
-        return self.outer.constant(name) if self.outer and name not in self.inputs else None
+        if self.outer and name not in self.inputs:
+            return self.outer.constant(name)
+        return None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -231,7 +239,9 @@ def _read_small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
         return None
     try:
         is_small = protobuf.count_elements(tensor) <= MAX_CONSTANT
-        return protobuf.to_array(tensor, graph.path) if is_small else None
+        if is_small:
+            return protobuf.to_array(tensor, graph.path)
+        return None
     except UNREADABLE:
         return None
 

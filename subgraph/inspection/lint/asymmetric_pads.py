@@ -19,9 +19,8 @@ def check(context: LintContext) -> Issues:
         if uneven is None or (uneven.auto != "NOTSET" and node.op == "ConvTranspose"):
             continue  # SAME is computed in another way for ConvTranspose
         pads = f"{uneven.begin} at the beginning and {uneven.end} at the end"
-        reason = (
-            f"pads {pads}"
-            if uneven.auto == "NOTSET"
-            else f"auto_pad={uneven.auto} comes to {pads} here"
-        )
+        if uneven.auto == "NOTSET":
+            reason = f"pads {pads}"
+        else:
+            reason = f"auto_pad={uneven.auto} comes to {pads} here"
         yield note(node, f"{reason}: targets with one number per axis pad both ends alike", FIX)

@@ -21,9 +21,10 @@ def check(context: LintContext) -> Issues:
             continue
         padded = any(w.begin or w.end for w in axes)
         if included and padded:
-            beyond = (
-                ", and beyond it where ceil_mode lets the last window hang over" if ceil else ""
-            )
+            if ceil:
+                beyond = ", and beyond it where ceil_mode lets the last window hang over"
+            else:
+                beyond = ""
             reason = (
                 "count_include_pad=1: targets that divide by the real cells only differ along the"
                 f" edge{beyond}"

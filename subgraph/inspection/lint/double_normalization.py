@@ -80,5 +80,7 @@ def _find_stage(node: LintNode, tensor: str) -> Stage | None:
     if node.op in ("Add", "Sub"):
         return Stage(node, shifts=bool(size.max() > MAX_GUARD_OFFSET))
     if node.op == "Div":
-        return Stage(node, float(1 / size.min())) if size.min() > 0 else None
+        if size.min() > 0:
+            return Stage(node, float(1 / size.min()))
+        return None
     return Stage(node, float(size.max()))

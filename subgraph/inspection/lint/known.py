@@ -68,7 +68,9 @@ class Alike:
 def _find_kind(key: str) -> str:
     """Return the kind of a fact; "" for an attribute."""
     kind, _, rest = key.partition(" ")
-    return kind if kind in FACTS and (rest or kind == "outputs") else ""
+    if kind in FACTS and (rest or kind == "outputs"):
+        return kind
+    return ""
 
 
 def _find_fact(node: LintNode, key: str) -> str | None:
@@ -159,7 +161,9 @@ def _find_default(op: str, version: int, domain: str, name: str) -> str:
         return ""
     default = formal.attributes[name].default_value
     field = VALUE_FIELDS.get(default.type, "")
-    return _format_value(getattr(default, field)) if field else ""
+    if field:
+        return _format_value(getattr(default, field))
+    return ""
 
 
 def _format_value(value: object) -> str:
@@ -170,4 +174,6 @@ def _format_value(value: object) -> str:
         return f"{value:g}"
     if isinstance(value, (list, tuple)):
         return ",".join(map(_format_value, value))
-    return str(value) if isinstance(value, (int, str)) else ""
+    if isinstance(value, (int, str)):
+        return str(value)
+    return ""

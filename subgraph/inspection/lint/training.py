@@ -41,21 +41,25 @@ def _trains(node: LintNode) -> str:
     if version is None:
         return ""
     if version >= MIN_TRAINING_MODE_OPSET:
-        return "training_mode=1" if node.attribute("training_mode", 0) == 1 else ""
+        if node.attribute("training_mode", 0) == 1:
+            return "training_mode=1"
+        return ""
     if version <= MAX_IS_TEST_OPSET and node.attribute("is_test", 0) == 0:
         return f"is_test=0 (the default of opset {version}) means training"
     outputs = sum(map(bool, node.proto.output))
-    return (
-        f"{outputs} outputs mean training at opset {version}"
-        if version > MAX_IS_TEST_OPSET and outputs > 1
-        else ""
-    )
+    if version > MAX_IS_TEST_OPSET and outputs > 1:
+        return f"{outputs} outputs mean training at opset {version}"
+    return ""
 
 
 def _drops(node: LintNode) -> str:
     version = node.version or 0
     if 0 < version <= MAX_IS_TEST_OPSET:
         test = node.attribute("is_test", 0)
-        return f"is_test=0 (the default of opset {version}) means training" if test == 0 else ""
+        if test == 0:
+            return f"is_test=0 (the default of opset {version}) means training"
+        return ""
     mode = node.constant(2)
-    return "training_mode is true" if mode is not None and bool(mode.any()) else ""
+    if mode is not None and bool(mode.any()):
+        return "training_mode is true"
+    return ""

@@ -63,7 +63,9 @@ class WeightBlob:
     @property
     def place(self) -> Blob | None:
         """The place of its float32 values, if there is only one."""
-        return self.places[0] if len(self.places) == 1 and self.width == _FLOAT else None
+        if len(self.places) == 1 and self.width == _FLOAT:
+            return self.places[0]
+        return None
 
     def array(self) -> Array:
         """Return the values as float32, in the declared shape."""

@@ -154,7 +154,9 @@ def record_original(
     )
     asked.unlink()
     unpaired = folder / UNPAIRED
-    return clean(unpaired.read_text(encoding="utf-8")) if unpaired.is_file() else ""
+    if unpaired.is_file():
+        return clean(unpaired.read_text(encoding="utf-8"))
+    return ""
 
 
 def run(words: Sequence[str], failed: str, folder: Path) -> None:

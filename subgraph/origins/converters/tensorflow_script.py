@@ -34,7 +34,9 @@ def find_kind(model: Path) -> str:
         head = file.read(8)
     if head[4:8] == b"TFL3":
         return TFLITE
-    return KERAS if head.startswith((b"PK", b"\x89HDF")) else GRAPH
+    if head.startswith((b"PK", b"\x89HDF")):
+        return KERAS
+    return GRAPH
 
 
 @contextlib.contextmanager
@@ -128,11 +130,12 @@ def _open_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
     def compute(fed: Values, _: Any = kept) -> tuple[Values, Values]:
         outputs = signature(**{name: tf.constant(value) for name, value in fed.items()})
         known = set(own.values()) == set(placeholders)
-        inner = (
-            _run_in_session(graph, tensors, {own[name]: value for name, value in fed.items()})
-            if known
-            else {}
-        )
+        if known:
+            inner = _run_in_session(
+                graph, tensors, {own[name]: value for name, value in fed.items()}
+            )
+        else:
+            inner = {}
         return outputs, inner
 
     inputs = {

@@ -117,11 +117,10 @@ class ExportedModel:
         for output in piece.outputs:
             name, position = self.places[output]
             number = self._number_value(output)
-            value = (
-                fed[number]
-                if number in fed
-                else programs.get_element(interpreter.env[self._nodes[name]], position)
-            )
+            if number in fed:
+                value = fed[number]
+            else:
+                value = programs.get_element(interpreter.env[self._nodes[name]], position)
             results[output] = programs.to_numpy(value) if isinstance(value, torch.Tensor) else value
         return results
 
@@ -153,11 +152,9 @@ class ExportedModel:
         """Return the number of a tensor's value."""
         name, position = self.places[tensor]
         number = self._number[name]
-        return (
-            number
-            if position is None
-            else self._known.setdefault(_name_item(number, position), len(self._known))
-        )
+        if position is None:
+            return number
+        return self._known.setdefault(_name_item(number, position), len(self._known))
 
     def _describe(self, node: Node) -> str:
         """Return the computation of a node's value, which is equal for equal values."""

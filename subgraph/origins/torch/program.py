@@ -167,7 +167,9 @@ def get_element(value: Any, position: int | None) -> Any:
     """Return the value of a `Place`, from that of its node; None if it has no such position."""
     if position is None:
         return value
-    return value[position] if isinstance(value, (tuple, list)) and position < len(value) else None
+    if isinstance(value, (tuple, list)) and position < len(value):
+        return value[position]
+    return None
 
 
 def iter_departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:

@@ -131,7 +131,9 @@ class DumpHints:
         if plain not in self._written:
             self._written[plain] = WrittenNames(self.specs, plain)
         specs = {self.specs[n] for n in self._written[plain].find(name)}
-        return replace(specs.pop(), guessed=True) if len(specs) == 1 else TensorSpec()
+        if len(specs) == 1:
+            return replace(specs.pop(), guessed=True)
+        return TensorSpec()
 
 
 def refuse_reading() -> Array:

@@ -154,7 +154,9 @@ def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
 
 
 def _filter_dicts(value: Any) -> list[JsonObject]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [v for v in value if isinstance(v, dict)]
+    return []
 
 
 def _parse_attributes(item: Fields) -> JsonObject:

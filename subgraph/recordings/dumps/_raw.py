@@ -76,7 +76,9 @@ def _make_entry(
     unshaped = _make_flat_entry(files, name, spec, default, size)
     if unshaped.missing and spec.guessed and hints.flat_if_misfit:
         flat = _make_flat_entry(files, name, TensorSpec(spec.dtype), default, size)
-        return unshaped if flat.missing else replace(flat, guessed=True)
+        if flat.missing:
+            return unshaped
+        return replace(flat, guessed=True)
     return unshaped
 
 

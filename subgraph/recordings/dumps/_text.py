@@ -53,7 +53,9 @@ def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
 def _find_last_separator(block: bytes) -> int:
     """Find the end of the last line, else of the last word; -1 if it is one word."""
     line = block.rfind(b"\n")
-    return line if line >= 0 else max(block.rfind(b" "), block.rfind(b"\t"), block.rfind(b","))
+    if line >= 0:
+        return line
+    return max(block.rfind(b" "), block.rfind(b"\t"), block.rfind(b","))
 
 
 def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
@@ -86,7 +88,9 @@ def _parse_float(word: bytes) -> float:
         inf = b"inf" in word.lower()
         if not inf:
             return math.nan
-        return -math.inf if word.startswith(b"-") else math.inf
+        if word.startswith(b"-"):
+            return -math.inf
+        return math.inf
     return float(word)
 
 
@@ -94,7 +98,9 @@ def _read_beginning(files: Files, name: str, skip: int) -> bytes:
     """Return the first whole lines, or the first words of a line that is longer, without
     comments."""
     head = _COMMENT.sub(b"", b"\n".join(files.head(name).split(b"\n")[skip:])).lstrip()
-    return head[: _find_last_separator(head)] if files.sizes[name] > HEAD_BYTES else head
+    if files.sizes[name] > HEAD_BYTES:
+        return head[: _find_last_separator(head)]
+    return head
 
 
 def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
@@ -137,7 +143,9 @@ def make_loader(
         if shape is not None and math.prod(shape) > size:  # a value takes a digit at least
             raise files.make_error(name, f"{size} bytes do not fill {list(shape)} values")
         flat = read_values(files, name, dtype, skip)
-        return flat if shape is None else files.reshape(name, flat, shape)
+        if shape is None:
+            return flat
+        return files.reshape(name, flat, shape)
 
     return load
 

@@ -30,7 +30,9 @@ _INPUT = re.compile(r"(?P<side>(?:.*/)?)inputs/input_(?P<sample>\d+)(?:/(?P<inde
 
 def detect(files: Files) -> int:
     """Detect the format by the folders of outputs."""
-    return MARKED if any(map(_OUTPUT.fullmatch, files.ending(".raw"))) else NONE
+    if any(map(_OUTPUT.fullmatch, files.ending(".raw"))):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

@@ -30,7 +30,9 @@ def detect(files: Files) -> int:
     is a DumpData."""
     real_names = _ascend.read_real_names(files)
     candidates = [n for n in files.names if _parse_name(n, real_names)][:MAX_TRIED]
-    return MARKED if any(_is_dump(files, n) for n in candidates) else NONE
+    if any(_is_dump(files, n) for n in candidates):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -51,7 +53,9 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 def _parse_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
     """Return the parts of a dump's file name; None for other files."""
     base = real_names.get(file, file).rpartition("/")[2]
-    return None if base.startswith(_OVERFLOWS) else _ascend.NAME.fullmatch(base)
+    if base.startswith(_OVERFLOWS):
+        return None
+    return _ascend.NAME.fullmatch(base)
 
 
 def _is_dump(files: Files, file: str) -> bool:

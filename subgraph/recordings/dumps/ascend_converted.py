@@ -54,7 +54,9 @@ def detect(files: Files) -> int:
     """Detect the format by names DUMPFILE.output.0 … .npy or .bin, of a DUMPFILE that is an NPU
     dump's name."""
     real_names = _ascend.read_real_names(files)
-    return MARKED if any(_parse_name(n, real_names) for n in files.ending(".npy", ".bin")) else NONE
+    if any(_parse_name(n, real_names) for n in files.ending(".npy", ".bin")):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

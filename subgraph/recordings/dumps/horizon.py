@@ -36,7 +36,9 @@ def detect(files: Files) -> int:
     if any(_OUTPUT.fullmatch(n) or _LAYER.fullmatch(n) for n in names):
         return MARKED
     bins = [n for n in names if n.endswith(".bin")]
-    return TYPED if bins and all(_FLOAT.fullmatch(n) for n in bins) else NONE
+    if bins and all(_FLOAT.fullmatch(n) for n in bins):
+        return TYPED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

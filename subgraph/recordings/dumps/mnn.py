@@ -63,7 +63,9 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 def _match_op(files: Files, file: str) -> re.Match[str] | None:
     base = file.rpartition("/")[2]
     op = _OP.fullmatch(base)
-    return op if op and _text.is_numeric(files, file) else None
+    if op and _text.is_numeric(files, file):
+        return op
+    return None
 
 
 def _read_lists(files: Files) -> dict[str, JsonObject]:

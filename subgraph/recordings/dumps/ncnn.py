@@ -25,7 +25,9 @@ plain = _npy.plain
 
 def detect(files: Files) -> int:
     """Detect the format by lines of 24 dashes between rows of numbers."""
-    return MARKED if any(_is_printed(files, name) for name in files.ending(*ENDS)) else NONE
+    if any(_is_printed(files, name) for name in files.ending(*ENDS)):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

@@ -23,7 +23,9 @@ MAX_RATIO = 1100  # times that deflate makes a file smaller; its limit is 1,032
 def detect(files: Files) -> int:
     """Detect the format by the magic number of .npz files; by the end .npy."""
     named = files.ending(".npy", ".npz")
-    return TYPED if any(n.endswith(".npy") or files.head(n, 4) == ZIP for n in named) else NONE
+    if any(n.endswith(".npy") or files.head(n, 4) == ZIP for n in named):
+        return TYPED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

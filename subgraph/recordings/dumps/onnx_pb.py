@@ -30,7 +30,9 @@ def detect(files: Files) -> int:
     numbered = (_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb"))
     if files.ending(ORT_END) or any(numbered):
         return MARKED
-    return TYPED if any(_is_tensor(files, n) for n in files.ending(".pb")) else NONE
+    if any(_is_tensor(files, n) for n in files.ending(".pb")):
+        return TYPED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

@@ -143,7 +143,9 @@ def _find_fitting_type(header: Header, numbering: Mapping[int, str]) -> str:
     precision, shape, _, size = header
     dtype = numbering.get(precision, "")
     is_type = dtype in dtypes.TYPE_NUMBERS
-    return dtype if is_type and _raw.count_bytes(dtype, math.prod(shape)) == size else ""
+    if is_type and _raw.count_bytes(dtype, math.prod(shape)) == size:
+        return dtype
+    return ""
 
 
 def _make_blob_entry(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:

@@ -36,7 +36,9 @@ class _Row(NamedTuple):
 
 def detect(files: Files) -> int:
     """Detect the format by JSON that begins with Polygraphy's `lst`, or that names its classes."""
-    return MARKED if any(_is_polygraphy(files, n) for n in files.ending(".json")) else NONE
+    if any(_is_polygraphy(files, n) for n in files.ending(".json")):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

@@ -18,7 +18,9 @@ _RESULT = re.compile(r"(?:(?P<side>(?:.*/)?Result_\d+)/)?(?P<name>.+?)(?P<native
 def detect(files: Files) -> int:
     """Detect the format by folders Result_N that hold .raw files, or by an input_list.txt that
     names some."""
-    return MARKED if _match_results(files) or _read_input_list(files) else NONE
+    if _match_results(files) or _read_input_list(files):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

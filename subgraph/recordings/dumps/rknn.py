@@ -31,7 +31,9 @@ def detect(files: Files) -> int:
     golden/."""
     listed = any(n.rpartition("/")[2] == MAP for n in files.names)
     golden = any("golden/" in n for n in files.names)
-    return MARKED if listed or (golden and any(n.endswith(ERRORS) for n in files.names)) else NONE
+    if listed or (golden and any(n.endswith(ERRORS) for n in files.names)):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

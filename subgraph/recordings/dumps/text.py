@@ -23,7 +23,9 @@ def detect(files: Files) -> int:
     """Detect the format by files that begin with numbers and nothing else, but for a title of one
     word."""
     counts = (_count_title_lines(files, name) for name in files.ending(*ENDS))
-    return BARE if any(count is not None for count in counts) else NONE
+    if any(count is not None for count in counts):
+        return BARE
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

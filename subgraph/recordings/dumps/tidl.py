@@ -97,11 +97,10 @@ def _find_shape(trace: re.Match[str]) -> Shape:
 def _find_name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> str:
     """Find the tensor's name in the list of the trace's graph, or in the only list."""
     graph = _GRAPH.search(trace["base"])
-    lists = (
-        [names.get(graph[0], {}), names.get("", {})]
-        if graph
-        else list(names.values())[: 2 - len(names)]
-    )
+    if graph:
+        lists = [names.get(graph[0], {}), names.get("", {})]
+    else:
+        lists = list(names.values())[: 2 - len(names)]
     return next((found[int(trace["layer"])] for found in lists if int(trace["layer"]) in found), "")
 
 

@@ -30,7 +30,9 @@ def detect(files: Files) -> int:
         return MARKED
     if {"cpu_", "device_"} <= {side for side, n in product(_SIDES, names) if n.startswith(side)}:
         return MARKED
-    return MARKED if any(_is_described(files, n) for n in files.ending(".txt")) else NONE
+    if any(_is_described(files, n) for n in files.ending(".txt")):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

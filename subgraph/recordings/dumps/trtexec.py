@@ -20,7 +20,9 @@ _HEAD = re.compile(rb'\s*\[\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"dimensi
 
 def detect(files: Files) -> int:
     """Detect the format by JSON that begins with a tensor's name and dimensions."""
-    return MARKED if any(_HEAD.match(files.head(n)) for n in files.ending(".json")) else NONE
+    if any(_HEAD.match(files.head(n)) for n in files.ending(".json")):
+        return MARKED
+    return NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

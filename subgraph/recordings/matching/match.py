@@ -236,7 +236,9 @@ class _Matching:
                 m.distance,
             ),
         ) or (None,)
-        return replace(best, forms=tuple(m for m in forms if m.alignment)) if best else None
+        if best:
+            return replace(best, forms=tuple(m for m in forms if m.alignment))
+        return None
 
     def _correct(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """Return the match, or that of a later tensor, whose value fusion has put there."""

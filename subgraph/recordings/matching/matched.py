@@ -379,7 +379,9 @@ class Fit:
 
     def _scale(self, entry: DumpEntry, tensor: str) -> Scale | None:
         """Return the scale of an entry that holds codes: the recording's own, else the model's."""
-        return (entry.scale or self._scales.get(tensor)) if entry.dtype in CODES else None
+        if entry.dtype in CODES:
+            return entry.scale or self._scales.get(tensor)
+        return None
 
     @cached_property
     def _images(self) -> set[str]:

@@ -146,7 +146,9 @@ class Unnamed:
         matches = [self.fit.align(entry, name) for entry in entries]
         best = min(matches, key=get_distance, default=None)
         rivals = (match for match in matches if match is not best)
-        return best if best and all(is_clearer(best, match) for match in rivals) else None
+        if best and all(is_clearer(best, match) for match in rivals):
+            return best
+        return None
 
     def _find_near(self, values: Iterable[tuple[str, Array]]) -> dict[DumpEntry, list[TensorMatch]]:
         """Find for each entry the tensors that it can hold by its values."""
@@ -347,7 +349,9 @@ class _Following:
         copies = self.unnamed.find_copies(self.matches)
         matches = [self.fit.align(e, tensor) for e in fitting if e not in copies]
         found = [m for m in matches if m.alignment and self._is_read(m)]
-        return replace(found[0], is_read=True) if len(found) == 1 else None
+        if len(found) == 1:
+            return replace(found[0], is_read=True)
+        return None
 
     def _is_read(self, match: TensorMatch) -> bool:
         """Return whether consumers of the tensor compute their recorded outputs from this entry.

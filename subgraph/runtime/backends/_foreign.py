@@ -150,11 +150,10 @@ def ports(
 def _make_port(backend: str, declared: Any, types: Collection[str]) -> Port:
     kind = declared.type.WhichOneof("value")
     tensor = declared.type.tensor_type
-    dtype = (
-        dtypes.name_of(tensor.elem_type)
-        if kind == "tensor_type"
-        else str(kind).removesuffix("_type")
-    )
+    if kind == "tensor_type":
+        dtype = dtypes.name_of(tensor.elem_type)
+    else:
+        dtype = str(kind).removesuffix("_type")
     if kind != "tensor_type" or dtype not in types:
         raise Refused(
             f"{backend} has no {dtype or 'tensor without a type'}: '{declared.name}'",
@@ -209,8 +208,12 @@ def as_declared(array: Array, port: Port) -> Array:
     with np.errstate(over="ignore"):  # beyond the range of float16 is infinity, as in ONNX
         cast = array.astype(dtype)
     if array.dtype.name in FLOATS or port.dtype in FLOATS:
-        return cast if {array.dtype.name, port.dtype} <= FLOATS else array.copy()
-    return cast if np.array_equal(cast.astype(array.dtype), array) else array.copy()
+        if {array.dtype.name, port.dtype} <= FLOATS:
+            return cast
+        return array.copy()
+    if np.array_equal(cast.astype(array.dtype), array):
+        return cast
+    return array.copy()
 
 
 def empty_array(port: Port) -> Array:

@@ -118,7 +118,9 @@ def prepare(options: Fields, settings: Any, own: Collection[str]) -> list[Any] |
         ort, "preload_dlls"
     ):
         ort.preload_dlls(directory="")  # CUDA's libraries that pip installed
-    return [(names[0], given), *names[1:]] if given else list(names)
+    if given:
+        return [(names[0], given), *names[1:]]
+    return list(names)
 
 
 def require(options: Fields, session: Any) -> None:
@@ -217,11 +219,10 @@ def _find_plugin_devices(options: Fields) -> list[Any]:
         )
     library = str(options.get("library", ""))
     place, module = _find_library(library)
-    name = (
-        str(module.get_ep_name())
-        if module and hasattr(module, "get_ep_name")
-        else list_names(options)[0]
-    )
+    if module and hasattr(module, "get_ep_name"):
+        name = str(module.get_ep_name())
+    else:
+        name = list_names(options)[0]
     found = [device for device in ort.get_ep_devices() if device.ep_name == name]
     if not found:
         try:

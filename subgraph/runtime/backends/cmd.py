@@ -333,11 +333,9 @@ def _read_npy(path: Path, dtype: str) -> Value:
             f"the output {path.name} cannot be read: {e.what}", e.hint, code=e.code
         ) from e
     bits = dtype in tensors.NOT_NUMPY and tensors.are_bits(array.dtype, find_dtype(dtype))
-    return (
-        tensors.from_bits(array, dtype)
-        if bits or (dtype == "string" and array.dtype.kind == "U")
-        else array
-    )
+    if bits or (dtype == "string" and array.dtype.kind == "U"):
+        return tensors.from_bits(array, dtype)
+    return array
 
 
 def _convert_to_model(array: Any, output: _foreign.Port, form: DeviceForm) -> Value:
@@ -356,7 +354,9 @@ def _convert_to_model(array: Any, output: _foreign.Port, form: DeviceForm) -> Va
 def _find_stored_dims(output: _foreign.Port, form: DeviceForm) -> _foreign.Dims:
     """Return the dimensions of an output as the device stores it."""
     axes = find_axes((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
-    return tuple(output.dims[k] for k in axes) if axes and output.dims else output.dims
+    if axes and output.dims:
+        return tuple(output.dims[k] for k in axes)
+    return output.dims
 
 
 def _read_bin(path: Path, output: _foreign.Port, form: DeviceForm) -> Value:

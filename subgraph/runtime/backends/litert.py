@@ -39,7 +39,9 @@ def warm() -> None:
 
 def exact(options: Fields) -> JsonObject | None:
     """Return the options for its reference kernels."""
-    return None if options.get("kernels") == "reference" else {**options, "kernels": "reference"}
+    if options.get("kernels") == "reference":
+        return None
+    return {**options, "kernels": "reference"}
 
 
 def switches(options: Fields) -> Switches:

@@ -55,7 +55,9 @@ def warm() -> None:
 def precision(options: Fields) -> str:
     """Return fp32; `precision=low` is fp16 on processors with float16 vectors, which x86 lacks."""
     _foreign.check_options("mnn", options, OPTIONS)
-    return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
+    if options.get("precision") == "low" and platform.machine() not in X86:
+        return "fp16"
+    return "fp32"
 
 
 def switches(options: Fields) -> Switches:

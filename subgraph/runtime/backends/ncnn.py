@@ -89,7 +89,9 @@ def precision(options: Fields) -> str:
 def caveat(options: Fields) -> str:
     """Name the processor that computes instead of a GPU."""
     instead = hardware.find_vulkan_emulator() if str(options.get("vulkan", 0)) == "1" else ""
-    return f"ncnn's Vulkan computes by {instead}: a GPU may differ" if instead else ""
+    if instead:
+        return f"ncnn's Vulkan computes by {instead}: a GPU may differ"
+    return ""
 
 
 def exact(options: Fields) -> JsonObject | None:
@@ -282,9 +284,10 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
         or not (folder / "m_ncnn.py").is_file()
     ):
         lines = [line for line in said.splitlines() if line.strip() and WARNING not in line]
-        last = (
-            lines[-1] if lines and done.returncode >= 0 else f"it ended with code {done.returncode}"
-        )
+        if lines and done.returncode >= 0:
+            last = lines[-1]
+        else:
+            last = f"it ended with code {done.returncode}"
         raise Refused(
             f"pnnx does not convert the model: {last[:400]}", code="backend.refused-model"
         )

@@ -52,7 +52,9 @@ def precision(options: Fields) -> str:
 def exact(options: Fields) -> Fields | None:
     """Return the options with float32 instead of a lower precision; None if these are."""
     rest = {k: v for k, v in options.items() if k != HINT}
-    return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
+    if precision(options) != "fp32":
+        return {**rest, "precision": "f32"}
+    return None
 
 
 def switches(options: Fields) -> Switches:

@@ -138,7 +138,9 @@ def caveat(options: Fields) -> str:
 
 def exact(options: Fields) -> JsonObject | None:
     """Return the options without optimizations; None if these are."""
-    return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
+    if options.get("opt") == "disable":
+        return None
+    return {**options, "opt": "disable"}
 
 
 def switches(options: Fields) -> Switches:
@@ -502,7 +504,9 @@ class ReleaseServer:
         if name == SCRIPT.name:
             return SCRIPT.read_bytes()
         file = self._dist / name
-        return file.read_bytes() if file.parent == self._dist and file.is_file() else None
+        if file.parent == self._dist and file.is_file():
+            return file.read_bytes()
+        return None
 
     def take(self, request: http.server.BaseHTTPRequestHandler) -> None:
         """Keep what the page sends."""

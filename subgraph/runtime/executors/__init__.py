@@ -60,7 +60,9 @@ class Connection:
 
     def _ask(self, name: str, default: Any, *words: object) -> Any:
         function = getattr(self.plugin, name, None)
-        return function(self.executor, *words) if function else default
+        if function:
+            return function(self.executor, *words)
+        return default
 
 
 _connected: dict[tuple[object, ...], Connection] = {}

@@ -356,14 +356,14 @@ def _try_exact(trials: Trials, region: Region, withheld: str) -> Iterator[Eviden
     other = _run_with(trials, region, options, "exact")
     if other.verdict.agrees:
         own = trials.runtime.about.precision
-        undeclared = (
-            f"it computes in {own} otherwise" if own.eps > trials.judge.precision.eps else ""
-        )
-        blame = (
-            undeclared or "lower precision is the reason, or a bug of its kernels"
-            if other.finer
-            else "the candidate's optimizer is to blame"
-        )
+        if own.eps > trials.judge.precision.eps:
+            undeclared = f"it computes in {own} otherwise"
+        else:
+            undeclared = ""
+        if other.finer:
+            blame = undeclared or "lower precision is the reason, or a bug of its kernels"
+        else:
+            blame = "the candidate's optimizer is to blame"
         yield Evidence(
             "exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT
         )

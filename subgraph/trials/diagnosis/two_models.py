@@ -243,7 +243,9 @@ class _Node:
     def input_name(self, k: int) -> str:
         """Return the name of an input in the operator's schema."""
         formal = self.schema.inputs if self.schema else ()
-        return clean(formal[min(k, len(formal) - 1)].name) if formal else f"input {k}"
+        if formal:
+            return clean(formal[min(k, len(formal) - 1)].name)
+        return f"input {k}"
 
 
 @frozen

@@ -328,7 +328,9 @@ def _as_real(
 ) -> Array | None:
     """Return a tensor's value as real numbers."""
     stored = value(name)
-    return scales[name].dequantize(stored) if stored is not None and name in scales else stored
+    if stored is not None and name in scales:
+        return scales[name].dequantize(stored)
+    return stored
 
 
 def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: int) -> Axes:

@@ -55,7 +55,9 @@ class MatchedTensor:
 
     def reference_real(self, value: Array) -> Array:
         """Return a value of the reference's model as real numbers."""
-        return self.reference_scale.dequantize(value) if self.reference_scale else value
+        if self.reference_scale:
+            return self.reference_scale.dequantize(value)
+        return value
 
     def to_candidate(self, value: Array) -> Array:
         """Return a value of the reference's model in the candidate's layout and type."""
@@ -71,11 +73,9 @@ class MatchedTensor:
     def to_reference(self, value: Array, dtype: str) -> Array:
         """Convert a value back to the reference's layout and to its `dtype`."""
         real = self.to_real(value)
-        return (
-            self.reference_scale.quantize(real, dtype)
-            if self.reference_scale
-            else real.astype(find_dtype(dtype))
-        )
+        if self.reference_scale:
+            return self.reference_scale.quantize(real, dtype)
+        return real.astype(find_dtype(dtype))
 
     def to_real(self, value: Array) -> Array:
         """Return the candidate's value as real numbers in the reference's layout; a value of

@@ -44,7 +44,9 @@ class NameForm:
             if index == 0 or "{index}" in self.text:
                 words["node"] = graph.label(maker)
         is_known = words.keys() >= set(_PLACE.findall(self.text))
-        return _PLACE.sub(lambda place: words[place[1]], self.text) if is_known else ""
+        if is_known:
+            return _PLACE.sub(lambda place: words[place[1]], self.text)
+        return ""
 
 
 FORMS = (

@@ -172,7 +172,9 @@ def _read_first_sample(graph: Graph, values: ReferenceValues | None) -> ModelVal
     def value(name: str) -> Array | None:
         record = values.records[0].get(name) if values else None
         array = record.array() if record and record.form == "tensor" else None
-        return array if isinstance(array, np.ndarray) and array.dtype.kind != "O" else None
+        if isinstance(array, np.ndarray) and array.dtype.kind != "O":
+            return array
+        return None
 
     return ModelValues(graph, value)
 
@@ -497,7 +499,9 @@ class MeaningTests:
                 (made,) = run_loaded(reference, str(folder), feeds, names, lambda: folder)
         except SubcutError:
             half = len(cuts) // 2
-            return self._run(cuts[:half], fed) | self._run(cuts[half:], fed) if half else {}
+            if half:
+                return self._run(cuts[:half], fed) | self._run(cuts[half:], fed)
+            return {}
         outputs = (of_cut.values() for of_cut in merged.split(made))
         return {id(cut): record for cut, record in ungroup(zip(cuts, outputs, strict=True))}
 
