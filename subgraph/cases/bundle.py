@@ -135,7 +135,9 @@ def _redact_name(path: Path, manifest: Manifest) -> str:
 
 def make_plain_name(path: Path) -> str:
     """Return the default folder of an unpacked bundle: the name of the zip without its suffix."""
-    return path.stem if path.suffix.lower() == SUFFIX else f"{path.name}-unpacked"
+    if path.suffix.lower() == SUFFIX:
+        return path.stem
+    return f"{path.name}-unpacked"
 
 
 def require_free(target: Path, identity: str, *, force: bool = False) -> None:

@@ -358,7 +358,9 @@ class Manifest:
     @property
     def evidence(self) -> EvidenceRequest | None:
         """The request that names a candidate; None if no candidate is named."""
-        return from_json(EvidenceRequest, self.request) if self.names_candidate else None
+        if self.names_candidate:
+            return from_json(EvidenceRequest, self.request)
+        return None
 
 
 M = TypeVar("M", bound=WrittenManifest)
@@ -480,7 +482,9 @@ def read_manifest(path: Path) -> Manifest | None:
         InputError: The manifest is damaged; the error names the key.
     """
     document = read_plain_manifest(path)
-    return None if document is None else from_json(Manifest, document)
+    if document is None:
+        return None
+    return from_json(Manifest, document)
 
 
 def read_plain_manifest(path: Path) -> JsonObject | None:

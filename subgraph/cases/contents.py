@@ -225,7 +225,9 @@ def list_names(case_files: CaseFiles) -> frozenset[str]:
 
 def read_data(source: Path | bytes) -> bytes:
     """Return the bytes of a file that is packed: from disk, or made in memory."""
-    return source if isinstance(source, bytes) else source.read_bytes()
+    if isinstance(source, bytes):
+        return source
+    return source.read_bytes()
 
 
 # ------------------------------------------------------------ redacted

@@ -133,11 +133,10 @@ def list_case_values(folder: Path, tensor: str) -> list[CaseValue]:
         if reference is None or one.form != "tensor" or not numbers:
             continue
         of_candidate = Path(CANDIDATE, *PurePosixPath(file).parts[1:])
-        given = (
-            _find_inside(folder, str(of_candidate))
-            if PurePosixPath(file).parts[0] == OUTPUTS
-            else None
-        )
+        if PurePosixPath(file).parts[0] == OUTPUTS:
+            given = _find_inside(folder, str(of_candidate))
+        else:
+            given = None
         found.append(CaseValue(tensor, label, source, one.dtype, reference, given))
     return found
 
@@ -145,7 +144,9 @@ def list_case_values(folder: Path, tensor: str) -> list[CaseValue]:
 def _find_inside(folder: Path, file: str) -> Path | None:
     """Return a file of a folder; None if it does not exist, or leads elsewhere."""
     path = folder / file
-    return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
+    if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+        return path
+    return None
 
 
 def save_document(document: T, place: ResultPlace, source: ModelSource, reads: Sequence[Path]) -> T:

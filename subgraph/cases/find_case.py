@@ -172,11 +172,10 @@ def require_no_loop(folder: Path) -> None:
         report = (document.get("bisection") or {}).get("report")
     except (OSError, ValueError, AttributeError):
         report = None
-    inside = (
-        f"the search in its step: {Path(report).parent}"
-        if isinstance(report, str)
-        else "it has no case"
-    )
+    if isinstance(report, str):
+        inside = f"the search in its step: {Path(report).parent}"
+    else:
+        inside = "it has no case"
     raise UsageError(
         f"{folder} is of a loop, step by step; {LOOP_JSON} there is the whole of it",
         inside,
@@ -291,9 +290,9 @@ def find_candidate(found: FoundCase) -> Candidate | None:
         origin="this case",
         **identity.build(),
     )
-    return (
-        candidate if found.bundle is None else _take_from_bundle(candidate, found.bundle.resolve())
-    )
+    if found.bundle is None:
+        return candidate
+    return _take_from_bundle(candidate, found.bundle.resolve())
 
 
 def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:

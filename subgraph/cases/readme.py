@@ -105,11 +105,10 @@ def _iter_problem(data: ReadmeData, *, lacks_words: bool) -> Iterator[str]:
     assert region
     nodes = [clean(node.name) for node in region.nodes]
     ops = [clean(node.op) for node in region.nodes]
-    some = (
-        f"{', '.join(nodes[:3])} ({', '.join(ops[:3])})"
-        if len(nodes) < 4
-        else f"{nodes[0]} … {nodes[-1]}"
-    )
+    if len(nodes) < 4:
+        some = f"{', '.join(nodes[:3])} ({', '.join(ops[:3])})"
+    else:
+        some = f"{nodes[0]} … {nodes[-1]}"
     model = clean(manifest.source.file or "a model")
     yield f"{shorten(some)}: {count(nodes, 'node')} of {model}"
     verdict = ""

@@ -187,7 +187,9 @@ class Redactor:
         """Return the value of a candidate's option, `REMOVED` for a secret one."""
         if SECRET.search(key):
             return REMOVED
-        return self.command(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return self.command(value)
+        return value
 
     def document(self, value: Any, key: str = "", inside: bool = False) -> Any:
         """Return a document of which only what is known leaves. `inside`: the value is of a
@@ -205,7 +207,9 @@ class Redactor:
             kept = [self.document(v, key, inside) for v in value]
             has_texts = isinstance(next(iter(value), None), str)
             return [v for v in kept if not has_texts or v != LEFT_OUT]
-        return self._redact_value(value, key, inside) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return self._redact_value(value, key, inside)
+        return value
 
     def _redact_mapping(self, value: Fields, key: str, inside: bool) -> JsonObject:
         if inside and key == "options":
@@ -242,7 +246,9 @@ class Redactor:
         if "Version" in leaving and _VERSION.fullmatch(value):
             return value
         if "File" in leaving:
-            return value if value in self.names else PurePath(value.replace("\\", "/")).name
+            if value in self.names:
+                return value
+            return PurePath(value.replace("\\", "/")).name
         if key == "criterion":
             return self.command(value)
         return self.text(value, key)
@@ -282,7 +288,9 @@ def _find_name(word: str) -> str:
     """Return the last part of an absolute path, also after `=`; any other word unchanged."""
     head, sep, value = word.rpartition("=")
     path = PurePath(value)
-    return f"{head}{sep}{path.name}" if path.is_absolute() else word
+    if path.is_absolute():
+        return f"{head}{sep}{path.name}"
+    return word
 
 
 def _hide_words(words: Sequence[str]) -> Iterator[str]:

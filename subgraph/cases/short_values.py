@@ -49,4 +49,6 @@ def show_array(array: Array) -> str:
         formatter={"float_kind": "{:.6g}".format},
     )
     is_vector = array.size == max(array.shape, default=1)
-    return text if is_vector else f"{text} ({format_shape(array.shape)})"
+    if is_vector:
+        return text
+    return f"{text} ({format_shape(array.shape)})"

@@ -222,16 +222,16 @@ def write_region(
     stems = folders.make_safe_names(dict.fromkeys(names))
     above = regions.find_upstream(graph, stems)
     feeding = feeding or request.feeding
-    samples = (
-        source.samples if source else feeding.plan(graph, list_needed_inputs(graph, above, names))
-    )
+    if source:
+        samples = source.samples
+    else:
+        samples = feeding.plan(graph, list_needed_inputs(graph, above, names))
     with folders.make_scratch(place.parent) as aside:
         scratch = aside.resolve()
-        captured = (
-            source.copy_to(stems, scratch)
-            if source
-            else capture_samples(reference, graph, above, stems, samples, scratch)
-        )
+        if source:
+            captured = source.copy_to(stems, scratch)
+        else:
+            captured = capture_samples(reference, graph, above, stems, samples, scratch)
         for k, sample in enumerate(captured):
             tensors = {
                 name: value.rebase(scratch / str(k)) for name, value in sample.tensors.items()
@@ -270,7 +270,9 @@ def write_region(
 def _number_place(place: ResultPlace, number: int) -> ResultPlace:
     """Return the place of the group of this number: the first has the plain name, the second ends
     in `-2`."""
-    return place if number == 0 else replace(place, name=f"{place.name}-{number + 1}")
+    if number == 0:
+        return place
+    return replace(place, name=f"{place.name}-{number + 1}")
 
 
 def _find_groups(

@@ -248,11 +248,10 @@ class Archive:
         """
         if differing := sorted(set(self._infos) ^ {*checksums, *read}):
             name = differing[0]
-            what = (
-                "holds {}, which is not in its list"
-                if name in self._infos
-                else "lacks {}, which its list has"
-            )
+            if name in self._infos:
+                what = "holds {}, which is not in its list"
+            else:
+                what = "lacks {}, which its list has"
             raise make_damage_error(self.path, what.format(name))
         for name, data in read.items():
             (folder / name).write_bytes(data)

@@ -207,6 +207,6 @@ class Driver:
         if explained is not None:
             return explained
         answer = self.memo.get(replace(query, explain=False))
-        return (
-            None if answer is None or (query.explain and answer.share.of_target is None) else answer
-        )
+        if answer is None or (query.explain and answer.share.of_target is None):
+            return None
+        return answer

@@ -182,12 +182,16 @@ class Answer(Graded):
     def share(self) -> ErrorShare:
         """The share of the error for which the items account; all fields are None if that is
         unknown."""
-        return self.detail if isinstance(self.detail, ErrorShare) else UNKNOWN_SHARE
+        if isinstance(self.detail, ErrorShare):
+            return self.detail
+        return UNKNOWN_SHARE
 
     @property
     def items(self) -> ItemStatuses:
         """The items that are wrong; without statuses if no item could be compared."""
-        return self.detail if isinstance(self.detail, ItemStatuses) else NO_ITEMS
+        if isinstance(self.detail, ItemStatuses):
+            return self.detail
+        return NO_ITEMS
 
     @property
     def agrees_only_as_claimed(self) -> bool:
@@ -202,7 +206,9 @@ class Answer(Graded):
     @property
     def prefix_error(self) -> float | None:
         """Error of a prefix, relative to that of the full model."""
-        return self.detail.relative if isinstance(self.detail, PrefixError) else None
+        if isinstance(self.detail, PrefixError):
+            return self.detail.relative
+        return None
 
 
 class Ahead(Protocol):
@@ -254,14 +260,14 @@ def find_outcome(answer: Answer, signature: Signature | None) -> RegionOutcome:
     if answer.agrees:
         return RegionOutcome.AGREE
     if signature is None:
-        return (
-            RegionOutcome.UNRESOLVED
-            if answer.signature is Signature.REFUSED
-            else RegionOutcome(answer.status)
-        )
+        if answer.signature is Signature.REFUSED:
+            return RegionOutcome.UNRESOLVED
+        return RegionOutcome(answer.status)
     if answer.signature in NO_OUTPUT:
         explains = answer.signature is signature or answer.share.is_culprit is True
-        return RegionOutcome.FAIL if explains else RegionOutcome.UNRESOLVED
+        if explains:
+            return RegionOutcome.FAIL
+        return RegionOutcome.UNRESOLVED
     if answer.signature is None or answer.is_unresolved:
         return RegionOutcome.UNRESOLVED
     if answer.signature is Signature.PRECISION is signature:
@@ -269,7 +275,9 @@ def find_outcome(answer: Answer, signature: Signature | None) -> RegionOutcome:
     explains = answer.share.is_culprit is True or (
         answer.signature is signature and signature in NO_ERROR
     )
-    return RegionOutcome.FAIL if explains else RegionOutcome.MINOR
+    if explains:
+        return RegionOutcome.FAIL
+    return RegionOutcome.MINOR
 
 
 # ------------------------------------------------------------ results

@@ -128,7 +128,9 @@ class Aim:
         """Return the meaning of an answer about a region."""
         outcome = find_outcome(answer, self.signature)
         guilty = self.any_failure or region in self.proven
-        return RegionOutcome.FAIL if guilty and outcome is RegionOutcome.MINOR else outcome
+        if guilty and outcome is RegionOutcome.MINOR:
+            return RegionOutcome.FAIL
+        return outcome
 
 
 @dataclass

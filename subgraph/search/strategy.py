@@ -170,7 +170,9 @@ def _probe_scope(progress: Progress) -> Search[RegionOutcome]:
     if not scope:
         return RegionOutcome.UNRESOLVED
     if state.driver.settings.within is None:
-        return RegionOutcome.AGREE if state.aim.signature is None else RegionOutcome.FAIL
+        if state.aim.signature is None:
+            return RegionOutcome.AGREE
+        return RegionOutcome.FAIL
     outcome = yield from state.probe(Purpose.TAIL, scope)
     if outcome is RegionOutcome.AGREE:
         progress.rest = Rest.AGREES

@@ -61,7 +61,9 @@ class InnerRuns:
     @property
     def left(self) -> int | None:
         """The number of runs that may follow."""
-        return None if self.most is None else max(self.most - self.made, 0)
+        if self.most is None:
+            return None
+        return max(self.most - self.made, 0)
 
     def require(self, runs: int) -> None:
         """Require that this number of runs is left.
@@ -388,11 +390,10 @@ class InnerSearch:
             return replace(known, why=e.what)
         found = inner.finished
         assert found
-        stopped = (
-            f"ended early: {inner.findings.stopped}"
-            if inner.findings and inner.findings.stopped
-            else ""
-        )
+        if inner.findings and inner.findings.stopped:
+            stopped = f"ended early: {inner.findings.stopped}"
+        else:
+            stopped = ""
         findings = [
             InnerFinding(**{name: getattr(f, name) for name in INNER_FIELDS})
             for f in found.findings

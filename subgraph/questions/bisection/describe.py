@@ -99,7 +99,9 @@ def exit_code(findings: Findings) -> int:
     """Return 0 if they agree, 1 for any disagreement, 5 if nothing could be established."""
     if findings.agrees:
         return 0
-    return 1 if findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) else 5
+    if findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE):
+        return 1
+    return 5
 
 
 def describe(
@@ -309,7 +311,9 @@ def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[ProfileRow] | No
 
 def _find_error(judgement: Judgement | None) -> float | None:
     error = judgement.errors.get("max_rel") if judgement else None
-    return None if error is None or math.isnan(error) else error
+    if error is None or math.isnan(error):
+        return None
+    return error
 
 
 def _find_worst_error(verdict: Verdict | None) -> float | None:
@@ -354,7 +358,9 @@ def _find_form(oracle: NodeOracle, step: Step) -> Form:
     trials = oracle.trials
     if step.query.is_whole:
         return trials.runner.form_of(trials.full_model)
-    return Form.PINNED if len(step.items) == len(oracle.groups) else Form.CUT
+    if len(step.items) == len(oracle.groups):
+        return Form.PINNED
+    return Form.CUT
 
 
 def _find_whole_verdict(steps: Sequence[Step]) -> Verdict | None:

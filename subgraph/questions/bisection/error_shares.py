@@ -81,11 +81,10 @@ class ErrorShares:
         fails = answer.fails and answer.signature is not Signature.TIMEOUT
         target = self._make_target(query.target) if fails or query.explain else None
         attribution = attribute(self._trials, region, result, target) if target else None
-        errors = (
-            [j.errors.get("max_rel", math.nan) for j in answer.verdict.outputs]
-            if answer.verdict
-            else []
-        )
+        if answer.verdict:
+            errors = [j.errors.get("max_rel", math.nan) for j in answer.verdict.outputs]
+        else:
+            errors = []
         largest_error = max((e for e in errors if not math.isnan(e)), default=None)
         if attribution is None:
             return ErrorShare(largest_error=largest_error)
@@ -149,7 +148,9 @@ class ErrorShares:
         """
         whole = self._trials.verdict(self._trials.full_model).largest_error()
         is_known = whole and verdict.outputs
-        return PrefixError(verdict.largest_error() / whole) if is_known else None
+        if is_known:
+            return PrefixError(verdict.largest_error() / whole)
+        return None
 
 
 def answer_of(verdict: Verdict) -> Answer:

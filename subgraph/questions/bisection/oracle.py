@@ -114,17 +114,18 @@ class NodeOracle(NodeItems):
         nodes = self.indices(queries[0].items)
         ends = " … ".join(dict.fromkeys(self.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
         more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
-        text = (
-            f"running {ends} ({count(nodes, 'node')}){more}"
-            if nodes
-            else f"running the whole model{more}"
-        )
+        if nodes:
+            text = f"running {ends} ({count(nodes, 'node')}){more}"
+        else:
+            text = f"running the whole model{more}"
         log.info("%s", text, extra={"live": {"asking": text}})
         try:
             if self.seen.first:  # the first answer determines the form of the full model
                 self.ahead.wait_for(queries)
             is_pool = any(query.pool for query in queries)
-            return _ask_pooled(self, queries) if is_pool else list(map(self._answer, queries))
+            if is_pool:
+                return _ask_pooled(self, queries)
+            return list(map(self._answer, queries))
         except OutOfTime as e:
             raise BudgetSpent(e.what) from e
         except KeyboardInterrupt as e:

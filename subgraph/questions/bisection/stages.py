@@ -406,7 +406,9 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
         found = yield from searcher.search(replace(interim, oracle=oracle), wrong, inside=True)
         number = len(found.findings.findings)
         is_fewer = found.findings.complete and number < len(findings.findings)
-        return found if number and (is_open or adds_up or is_fewer) else interim
+        if number and (is_open or adds_up or is_fewer):
+            return found
+        return interim
     every = oracle.all_items
     if not adds_up or len(pieces) < MIN_EXACT * len(every) or None in pieces.values():
         return interim

@@ -81,7 +81,9 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     def number_step(step: Step) -> Step | None:
         """Give a step its number; omit every run of the full model but the first."""
         known = found and step.query.kind is QueryKind.WHOLE
-        return None if known else replace(step, number=next(numbers))
+        if known:
+            return None
+        return replace(step, number=next(numbers))
 
     if len(parts) == 1:
         whole = yield from each(oracle.search(settings), number_step)

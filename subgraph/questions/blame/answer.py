@@ -112,7 +112,9 @@ def make_paragraph(found: BlameDocument) -> str:
 def _describe_unproven(cure: Cure) -> str:
     is_region = cure.heals == "region"
     heals = "heals the region, and not the whole model" if is_region else "heals the samples"
-    return f"{heals}: {clean(cure.why)}" if cure.why else heals
+    if cure.why:
+        return f"{heals}: {clean(cure.why)}"
+    return heals
 
 
 def _format_head(found: BlameDocument) -> str:

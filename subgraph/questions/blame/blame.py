@@ -123,7 +123,9 @@ class Blame:
         """Return the minimal sets of passes without which the region is right."""
         ablation = Ablation(self.trials, self.region)
         try:
-            return [] if self.is_model_wrong else self._find_minimal_sets(ablation)
+            if self.is_model_wrong:
+                return []
+            return self._find_minimal_sets(ablation)
         except SubcutError as e:
             self.notes.append(f"passes are not known: {e.what}")
             return []
@@ -340,11 +342,9 @@ def _find_own_release(blame: Blame) -> str:
     if candidate.release:
         return candidate.release
     has_own = candidate.package or candidate.python or candidate.processor
-    return (
-        blame.trials.runtime.about.version
-        if has_own
-        else releases.find_own_release(candidate.backend)
-    )
+    if has_own:
+        return blame.trials.runtime.about.version
+    return releases.find_own_release(candidate.backend)
 
 
 def _iter_candidates(

@@ -152,7 +152,9 @@ class Prover:
             log.debug("no time: %s", e.what)
             return None
         original, cure = (statistics.median(spent[WARM_RUNS:]) for spent in times)
-        return round(cure / original, 3) if original > MIN_SECONDS else None
+        if original > MIN_SECONDS:
+            return round(cure / original, 3)
+        return None
 
 
 @contextmanager

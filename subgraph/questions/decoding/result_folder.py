@@ -59,11 +59,9 @@ def _make_headline(document: LoopDocument) -> str:
             )
         case LoopOutcome.FLAKY:
             return f"flaky: {on} answers differently when the same step is run again"
-    return (
-        f"unresolved: {on} departs in step {wrong} of {of}"
-        if wrong is not None
-        else f"unresolved: {on}"
-    )
+    if wrong is not None:
+        return f"unresolved: {on} departs in step {wrong} of {of}"
+    return f"unresolved: {on}"
 
 
 MAX_NAME_LENGTH = 60  # characters of the candidate's name in the folder's

@@ -121,10 +121,14 @@ class LoweredModels:
         """Return the lowering of a place at a gear; empty if it cannot be lowered so."""
         if twin.rounded:
             nodes = {i for i, _ in place.reads}
-            return {(i, ""): twin.rounded[i] for i in nodes} if nodes <= twin.rounded.keys() else {}
+            if nodes <= twin.rounded.keys():
+                return {(i, ""): twin.rounded[i] for i in nodes}
+            return {}
         wide = {r: twin.lowering(r) for r in place.reads if r[1] in twin.forms}
         changed = any(form != self.twin.lowering(r) for r, form in wide.items())
-        return wide if changed and len(wide) == len(place.reads) else {}
+        if changed and len(wide) == len(place.reads):
+            return wide
+        return {}
 
     def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
         """Return the model with these levels; the float model itself if the candidate's command
@@ -162,7 +166,9 @@ class LoweredModels:
 
     def gear_name(self, level: int) -> str:
         """Return the name of the gear of a kept place, or "float32"."""
-        return "float32" if level > len(self.gears) else self._gears[level - 1][0]
+        if level > len(self.gears):
+            return "float32"
+        return self._gears[level - 1][0]
 
     def lower(self, levels: Levels, place: int) -> Levels:
         """Return the levels with one place at its next lower level."""

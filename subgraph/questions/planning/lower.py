@@ -60,7 +60,9 @@ def raise_model(graph: Graph, folder: Path) -> Graph:
         ModelError: onnx cannot convert it.
     """
     is_newer = get_opset(graph.model) >= MIN_AXIS_OPSET
-    return graph if is_newer else load_at_opset(graph, MIN_AXIS_OPSET, folder)
+    if is_newer:
+        return graph
+    return load_at_opset(graph, MIN_AXIS_OPSET, folder)
 
 
 def lower_model(graph: Graph, how: Mapping[Read, Lowering], *, simulated: bool = False) -> Draft:
@@ -267,9 +269,10 @@ def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mappi
     """
     stored: dict[str, str] = {}
     for (i, name), form in how.items():
-        names = (
-            [graph.nodes[i].input[k] for k in form.inputs] if isinstance(form, Rounded) else [name]
-        )
+        if isinstance(form, Rounded):
+            names = [graph.nodes[i].input[k] for k in form.inputs]
+        else:
+            names = [name]
         is_low = twin.forms.get(name) == form if name else twin.rounded.get(i) == form
         stored |= {n: "low" if is_low else "between" for n in names if stored.get(n) != "between"}
     sizes = {"low": 0, "between": 0, "float": 0}

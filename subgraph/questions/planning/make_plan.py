@@ -439,11 +439,10 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
     kept = found.kept if found else ()
     if len(kept) > len(planner.models.places) / 2:
         alone = median(map(planner.sensitivity, kept))
-        each = (
-            f"each alone deviates by {alone:.1g} in the median"
-            if alone
-            else "more time keeps fewer"
-        )
+        if alone:
+            each = f"each alone deviates by {alone:.1g} in the median"
+        else:
+            each = "more time keeps fewer"
         notes.append(f"more than half of the places stay: {each}")
     nodes = set[int]().union(*(planner.models.places[k].nodes for k in kept))
     if unnamed := sum(not graph.nodes[i].name for i in nodes):
@@ -460,11 +459,10 @@ def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
     if score is None:
         return None
     kept = None if found is None else planner.judge(found.levels)
-    interval = (
-        if_time(lambda: score.interval(planner.runner.run(found.levels).tensors), None)
-        if found
-        else None
-    )
+    if found:
+        interval = if_time(lambda: score.interval(planner.runner.run(found.levels).tensors), None)
+    else:
+        interval = None
     return PlanScore(
         words=score.wanted.words,
         limit=score.limit,

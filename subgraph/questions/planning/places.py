@@ -116,7 +116,9 @@ class Twin:
     def lowering(self, read: Read) -> Lowering:
         """Return the lowering of a read."""
         node, name = read
-        return self.forms[name] if name else self.rounded[node]
+        if name:
+            return self.forms[name]
+        return self.rounded[node]
 
     def reads(self, graph: Graph) -> Iterator[Read]:
         """Return all that can be lowered, in the order of the nodes; the model's outputs last."""
@@ -149,7 +151,9 @@ def _name(graph: Graph, read: Read, unit: Unit) -> str:
         return tensor
     if node == OUTPUT:
         return f"output {tensor}"
-    return graph.ops[node] if unit is Unit.OPERATOR else graph.label(node)
+    if unit is Unit.OPERATOR:
+        return graph.ops[node]
+    return graph.label(node)
 
 
 def name_blocks(graph: Graph) -> dict[int, str]:
@@ -217,9 +221,10 @@ def read_pair(pair: CandidateModel) -> Twin:
             "plan needs the float model, and the same one in less precision",
             code="plan.not-lower",
         )
-    precision = (
-        Precision.INT8 if forms else Precision.from_dtype(next(iter(rounded.values())).dtype)
-    )
+    if forms:
+        precision = Precision.INT8
+    else:
+        precision = Precision.from_dtype(next(iter(rounded.values())).dtype)
     return Twin(precision, {**forms, **weights}, own, rounded)
 
 

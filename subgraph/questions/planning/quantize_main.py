@@ -31,11 +31,9 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
     def get_next(self) -> dict[str, Any] | None:
         """Return the next sample; None after the last."""
         sample = next(self._rest, None)
-        return (
-            None
-            if sample is None
-            else {n: np.load(f, allow_pickle=False) for n, f in sample.items()}
-        )
+        if sample is None:
+            return None
+        return {n: np.load(f, allow_pickle=False) for n, f in sample.items()}
 
 
 def main(source: str, made: str, dtype: str, samples: str, listed: str = "") -> None:

@@ -197,11 +197,10 @@ class ExpectedOutputs:
                     continue
                 values = record.value(), outputs[record.name].value()
                 output = _Output(example, record.name, *values)
-                by = (
-                    self._judge(output, precision, noise)
-                    if has_noise
-                    else self._judge_without_noise(output, precision)
-                )
+                if has_noise:
+                    by = self._judge(output, precision, noise)
+                else:
+                    by = self._judge_without_noise(output, precision)
                 judgements.append(by[0])
                 judges.add(by[1])
         status, signature, why = join_judgements(judgements, every=True)
@@ -301,7 +300,9 @@ class ExpectedOutputs:
                 with contextlib.suppress(SubcutError):
                     cached[0] = self._measure_region_noise(example, scratch)
             noise = cached[0]
-            return noise.get_output(output) if noise and output in noise.graph.maker else None
+            if noise and output in noise.graph.maker:
+                return noise.get_output(output)
+            return None
 
         try:
             yield noise_of
@@ -410,7 +411,9 @@ def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> 
     Equal NaN and infinities are equal.
     """
     if expected is None or value is None:
-        return "" if expected is value else "an empty optional on one side alone"
+        if expected is value:
+            return ""
+        return "an empty optional on one side alone"
     if isinstance(expected, list) and isinstance(value, list) and len(expected) == len(value):
         pairs = zip(expected, value, strict=True)
         return next(filter(None, (describe_excess(*pair, rtol, atol) for pair in pairs)), "")
@@ -431,7 +434,9 @@ def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> 
             value.astype(wide), expected.astype(wide), relative, atol, equal_nan=True
         )
         off = int(close.size - np.count_nonzero(close))
-    return f"{off} of {math.prod(expected.shape)} elements" if off else ""
+    if off:
+        return f"{off} of {math.prod(expected.shape)} elements"
+    return ""
 
 
 def _is_same(expected: Value, value: Value) -> bool:

@@ -397,7 +397,9 @@ def _is_random(folder: Path, inputs: Iterable[Record]) -> bool:
     def value(node: Any, place: int, default: Any) -> Any:
         name = node.input[place] if place < len(node.input) else ""
         array = load(fed[name], folder) if name in fed else None
-        return default if array is None or isinstance(array, list) else array.item()
+        if array is None or isinstance(array, list):
+            return default
+        return array.item()
 
     return any(
         n.op_type != "Dropout" or (value(n, 2, True) and value(n, 1, DROPOUT_RATIO)) for n in nodes

@@ -125,7 +125,9 @@ def choose_exit_code(rows: Sequence[SweepRow]) -> int:
     results = list(flatten(row.results for row in rows))
     if any(r.outcome in BAD or r.before for r in results):
         return 1
-    return 0 if any(r.outcome is SweepOutcome.RIGHT for r in results) else 5
+    if any(r.outcome is SweepOutcome.RIGHT for r in results):
+        return 0
+    return 5
 
 
 def count_outcomes(results: Sequence[SweepResult]) -> Totals:
@@ -136,7 +138,9 @@ def count_outcomes(results: Sequence[SweepResult]) -> Totals:
 
 def choose_case_name(test: OperatorTest, result: SweepResult) -> str | None:
     """Return the folder of a bad result's case, within its candidate's; None for other results."""
-    return make_safe_name(test.name) if result.outcome in BAD else None
+    if result.outcome in BAD:
+        return make_safe_name(test.name)
+    return None
 
 
 def make_result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:

@@ -193,7 +193,9 @@ def choose_outcome(verdict: Verdict) -> SweepOutcome:
     if verdict.signature is Signature.REFUSED:
         return SweepOutcome.REFUSED
     if verdict.signature in ENDED:
-        return SweepOutcome.CRASHED if is_dead(verdict) else SweepOutcome.REFUSED
+        if is_dead(verdict):
+            return SweepOutcome.CRASHED
+        return SweepOutcome.REFUSED
     return OF_STATUS[verdict.status]
 
 
@@ -232,10 +234,9 @@ def open_sweep(
         plain, *runtimes = [open_runtime(workers, store) for workers in pools]
         for runtime in (plain, *runtimes):
             log.debug("%s %s", runtime.candidate.name, runtime.about.version)
-        tests = (
-            OperatorTests((), ())
-            if only is None
-            else collect(store, plain.about.version).select(only)
-        )
+        if only is None:
+            tests = OperatorTests((), ())
+        else:
+            tests = collect(store, plain.about.version).select(only)
         expected = stack.enter_context(ExpectedOutputs(criterion, plain, scratch))
         yield Sweep(tests, runtimes, expected, scratch, tuple(only or ()))

@@ -291,7 +291,9 @@ def _count_runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
     """
     fails = [_fails(a) for a in answers]
     if len(answers) < WHOLE_RUNS:
-        return 1 if not answers or (repeat == 1 and not any(fails)) else WHOLE_RUNS
+        if not answers or (repeat == 1 and not any(fails)):
+            return 1
+        return WHOLE_RUNS
     first = answers[:WHOLE_RUNS]
     is_alike = len({(a.status, a.signature) for a in first}) == 1
     is_steady = is_alike and not any(a.is_contradicted for a in first)
@@ -359,7 +361,9 @@ def count_needed_passes(rate: float, error: float = MAX_ANSWER_ERROR) -> int:
     >>> count_needed_passes(0.5, 0.01), count_needed_passes(0.9, 0.01), count_needed_passes(1.0)
     (7, 2, 1)
     """
-    return 1 if rate >= 1 else max(1, math.ceil(math.log(error) / math.log(1 - rate) - 1e-9))
+    if rate >= 1:
+        return 1
+    return max(1, math.ceil(math.log(error) / math.log(1 - rate) - 1e-9))
 
 
 def compute_wilson_interval(failed: int, runs: int) -> tuple[float, float]:

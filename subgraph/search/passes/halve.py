@@ -58,7 +58,9 @@ def find_median(mass: Sequence[float], low: int, high: int) -> int:
     is the weight of all items before k."""
     goal = mass[low] + (mass[high] - mass[low]) / 2
     m = bisect_left(mass, goal, low + 1, high - 1)
-    return m - 1 if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal else m
+    if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal:
+        return m - 1
+    return m
 
 
 def gallop_back(

@@ -122,4 +122,6 @@ def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
         )
     line = tuple(sorted(distance, key=lambda k: (-distance[k], k)))
     start = yield from gallop_back(state, line, len(line), None)
-    return None if start is None else tuple(sorted(line[start:]))
+    if start is None:
+        return None
+    return tuple(sorted(line[start:]))

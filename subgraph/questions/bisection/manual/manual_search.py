@@ -244,7 +244,9 @@ class Person(JudgeProperties):
 
     def form_of(self, region: Region) -> Form:
         """Return the form in which a person is given a region."""
-        return Form.PINNED if region.nodes == self.full_model.nodes else Form.CUT
+        if region.nodes == self.full_model.nodes:
+            return Form.PINNED
+        return Form.CUT
 
     def too_large(self, region: Region) -> str:
         """Return "": the memory of the device is not known."""

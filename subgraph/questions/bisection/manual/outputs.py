@@ -297,9 +297,10 @@ def _read_bin(path: Path, file: ExpectedFile) -> Array:
         )
     raw = np.fromfile(path, np.uint8)
     is_packed = dtype in PACKED
-    flat = (
-        tensors.unpack(raw, dtype, math.prod(shape)) if is_packed else raw.view(find_dtype(dtype))
-    )
+    if is_packed:
+        flat = tensors.unpack(raw, dtype, math.prod(shape))
+    else:
+        flat = raw.view(find_dtype(dtype))
     return _convert_layout(flat.reshape(shape), file)
 
 
@@ -309,7 +310,9 @@ def _read_npy(path: Path, file: ExpectedFile) -> Array:
         if dtype in NOT_NUMPY and tensors.are_bits(array.dtype, find_dtype(dtype)):
             array = tensors.from_bits(array, dtype)
             break
-    return array if array.shape == file.own.shape else _convert_layout(array, file)
+    if array.shape == file.own.shape:
+        return array
+    return _convert_layout(array, file)
 
 
 def _convert_layout(array: Array, file: ExpectedFile) -> Array:
@@ -317,4 +320,6 @@ def _convert_layout(array: Array, file: ExpectedFile) -> Array:
     handed = file.handed
     is_turned = array.shape == handed.shape and handed.layout == "NHWC"
     axes = find_axes(handed.shape, handed.layout, "NCHW") if is_turned else None
-    return np.ascontiguousarray(array.transpose(axes)) if axes else array
+    if axes:
+        return np.ascontiguousarray(array.transpose(axes))
+    return array
