@@ -1,4 +1,4 @@
-"""Every error that a user can meet. Each has the fact, the place and the next step.
+"""All errors that a user can see. Each error has the fact, the place and the next step.
 
 SubcutError                 exit code
 ├── UsageError              2   the command line or project file does not make sense
@@ -47,7 +47,9 @@ EXIT_CODES = {
 
 
 class InternalError(Exception):
-    """Two processes of subcut do not agree about the form of a message. No verdict comes of that.
+    """A message between two processes of subcut that does not have the expected form.
+
+    No verdict follows from it.
 
     Attributes:
         code: The name of the problem, as of a `SubcutError`.

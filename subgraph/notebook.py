@@ -32,7 +32,7 @@ from subgraph.verdict import Judgement, Status, Verdict
 
 DRAWING_WIDTH = 900.0  # pixels of a drawing
 TABLE_HEIGHT = 600  # pixels of a table, which scrolls
-MAX_BOXES = 20  # of a drawing with groups closed: it is shown as a whole
+MAX_BOXES = 20  # about this many boxes are drawn, so that the full drawing is visible
 CHART = (  # a report's, in colors that light and dark notebooks show
     ".chart{max-width:60rem} .chart text{fill:currentColor;font-size:11px} .chart"
     " .grid{stroke:#8886;fill:none} .chart .line{stroke:#3b78c2;fill:none} .chart"

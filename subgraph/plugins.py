@@ -43,14 +43,14 @@ FOLDERS = {
     "scores": "comparison/scores",
 }
 
-_plugin_folders: list[str] = []  # that were added to `sys.path`
+_plugin_folders: list[str] = []  # the folders that `load` has added to `sys.path`
 
 
 def takes(function: Callable[..., object], *arguments: object) -> bool:
     """Return whether a function of the user takes these arguments by position."""
     try:
         inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError):  # or it has no signature
+    except (TypeError, ValueError):  # ValueError: the function has no signature
         return False
     return True
 

@@ -24,7 +24,7 @@ from subgraph.log import log
 from subgraph.text import clean, find_nearest, is_text, list_some, split_signature
 from subgraph.types import JsonObject, frozen
 
-# Of `--weights`, in place of a file: drawn from a seed.
+# The value of `--weights`, instead of a file, for weights that are drawn from a seed.
 RANDOM_WEIGHTS = re.compile(r"random(?::([0-9]{1,9}))?")
 
 
@@ -63,9 +63,11 @@ KIND_WORDS = {
     dict: "a table",
     tuple: "tables, each below [[tests]]",
 }
-OF_TESTS = ("model", "candidate")  # in `tests` these may be lists: each model on each candidate
-NOT_OF_TESTS = frozenset("tests candidates known output jobs format dtype layout".split())
-# In a criterion: its own, or a metric's.
+# Keys that may be lists in `[[tests]]`: each model is tested on each candidate.
+LIST_KEYS_OF_TESTS = ("model", "candidate")
+# Keys that `[[tests]]` cannot have.
+KEYS_WITHOUT_TESTS = frozenset("tests candidates known output jobs format dtype layout".split())
+# The Python file of a criterion, or of a metric in a criterion.
 PYTHON_FILE = re.compile(r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])")
 FILE_NAMES = ("subcut.toml", "pyproject.toml")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # seconds
@@ -126,7 +128,7 @@ class Project:
             )
         for table in self.values["tests"]:
             values = {"candidate": "ort"} | self.values | table
-            given = (values.get(key, []) for key in OF_TESTS)
+            given = (values.get(key, []) for key in LIST_KEYS_OF_TESTS)
             words, candidates = ([one] if isinstance(one, str) else one for one in given)
             models = list(flatten(_find_fitting(word) for word in words))
             if not (models and candidates):
@@ -272,7 +274,7 @@ def _test(file: Path, table: Any) -> JsonObject:
     """Return one table of `[[tests]]`, with settings like those of the file."""
     if not isinstance(table, dict):
         raise _make_wrong_value_error(file, "tests", table)
-    if odd := sorted(NOT_OF_TESTS & table.keys()):
+    if odd := sorted(KEYS_WITHOUT_TESTS & table.keys()):
         raise UsageError(
             f"{file}: '{odd[0]}' is not a setting of one test",
             "write it above all tables",
@@ -280,7 +282,7 @@ def _test(file: Path, table: Any) -> JsonObject:
         )
     return {
         key: [_check(file, key, word) for word in value]
-        if key in OF_TESTS and isinstance(value, list)
+        if key in LIST_KEYS_OF_TESTS and isinstance(value, list)
         else _check(file, key, value)
         for key, value in table.items()
     }

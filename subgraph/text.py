@@ -23,10 +23,10 @@ _UNSAFE = re.compile(
 )
 _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
-_LOGIN = re.compile(r"(?<=://)[^\s/?#'\"]+@")  # of a URL: user, password, or a token in their place
-MASK = "****@"  # in its place, as pip shows it
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
-MAX_WORD_CHARACTERS = 600  # characters without a blank; of more, the middle is left out
+_LOGIN = re.compile(r"(?<=://)[^\s/?#'\"]+@")  # user and password, or a token, in a URL
+MASK = "****@"  # the text instead of a login, as in pip
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that starts with one of these is a formula
+MAX_WORD_CHARACTERS = 600  # a word of more characters loses its middle
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
 # A name that no sentence shows in full, unless it is the folder of a case, which users copy.
 LONG_NAME = r"(?<![^\s(),'\"])(?![^\s(),'\"]*/culprit)[^\s(),'\"]{81,}"

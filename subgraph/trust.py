@@ -1,4 +1,4 @@
-"""Code that a file names is shown, and runs only if it is trusted: the one door for it.
+"""The check that code which a file names is shown, and runs only if the user trusts it.
 
 Users trust the words that they type, on the command line or into the environment. The words in a
 file may be those of somebody else: in a project file, in the state of a manual loop, in a case or a
@@ -23,20 +23,20 @@ from subgraph.system import find_config_home, is_private
 from subgraph.text import clean, count, list_some
 from subgraph.types import frozen
 
-MAX_SHOWN_FILES = 4  # files that are named in the question
+MAX_SHOWN_FILES = 4  # files that the question names
 
 
 @frozen
 class NamedCode:
-    """Code that would run.
+    """Code that a command would run.
 
     Attributes:
-        role: what it is for: "candidate npu", "criterion".
-        shown: its command lines, files and libraries; empty if none of it is code.
-        origin: the file that names it; "" if the user typed it.
-        files: all that it is known to reach, with itself; complete: these are not too many to be
-            looked at.
-        settings: what else it depends on, as JSON.
+        role: The purpose of the code: "candidate npu", "criterion".
+        shown: Its command lines, files and libraries; empty if it is not code.
+        origin: The file that names the code; "" if the user typed it.
+        files: The files of the code, and all files that it is known to reach.
+        settings: The other values that it depends on, as JSON.
+        complete: Whether `files` has all files around the code; False if these are too many.
     """
 
     role: str
@@ -48,16 +48,15 @@ class NamedCode:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether a file names it, and there is code to run."""
+        """Whether a file names the code, and it is code to run."""
         return bool(self.origin and self.shown)
 
 
 def require(code: NamedCode, trust: bool) -> str:
-    """Return the code that will run, to be logged; "" if there is nothing, or nothing but the
-    user's own.
+    """Return the code that will run, for the log; "" if a file names no code.
 
     Raises:
-        UsageError: it is not trusted.
+        UsageError: The code is not trusted.
     """
     if not code.is_foreign:
         return ""
@@ -75,7 +74,7 @@ def require(code: NamedCode, trust: bool) -> str:
 
 
 def remember(code: NamedCode) -> None:
-    """Trust it from now on. If that cannot be written down, `--trust` is needed each time."""
+    """Store that this code is trusted. If it cannot be stored, each run needs `--trust`."""
     file = _find_trusted_file()
     if not code.is_foreign or file is None or (digest := _digest(code)) in _read_remembered():
         return
@@ -86,7 +85,7 @@ def remember(code: NamedCode) -> None:
 
 
 def _describe_extent(code: NamedCode) -> str:
-    """Return what trust covers beyond the shown code, and that it ends there."""
+    """Return a sentence about the files that trust covers in addition to the shown code."""
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})
     some = list_some(list(map(clean, further)), MAX_SHOWN_FILES)
@@ -100,7 +99,7 @@ def _describe_extent(code: NamedCode) -> str:
 
 
 def _digest(code: NamedCode) -> str:
-    contents = dict.fromkeys(map(str, sorted(code.files)), "")  # of files that cannot be read
+    contents = dict.fromkeys(map(str, sorted(code.files)), "")  # "" for an unreadable file
     for file in contents:
         with suppress(OSError):
             contents[file] = digest_file(Path(file))

@@ -39,9 +39,9 @@ class Signature(StrEnum):
     SHAPE = "shape"
     MISSING = "missing"
     REFUSED = "refused"  # while converting or building
-    THROWS = "throws"  # an exception of a run, or an exit code: the process goes on
-    MEMORY = "memory"  # it needs more than is free, or than --memory-limit allows
-    CRASH = "crash"  # the process ended, of a signal for example
+    THROWS = "throws"  # a run raised an exception or returned an exit code; the process continues
+    MEMORY = "memory"  # the run needs more memory than is free, or than --memory-limit allows
+    CRASH = "crash"  # the process ended, for example by a signal
     TIMEOUT = "timeout"
 
 

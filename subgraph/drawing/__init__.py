@@ -1,2 +1,5 @@
-"""A graph, and numbers -> pictures. Plain data first (positions in pixels), SVG after; knows no
-ONNX and no files."""
+"""A graph, and numbers -> pictures.
+
+The layout is plain data with positions in pixels, from which SVG is written. No module of this
+package reads ONNX or files.
+"""

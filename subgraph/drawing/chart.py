@@ -1,8 +1,8 @@
 """Numbers of a document -> pixels of a chart, most often with a logarithmic axis of errors.
 
 Errors of exactly 0 are on the lower edge, a decade below the other errors. Errors that are not
-finite are in a band above them. As many names as fit are upright below the axis: those of findings
-first, then that of the first failing point.
+finite are in a band above them. The names of nodes are upright below the axis, as many as fit. The
+nodes of findings are named first, then the first failing node.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from subgraph.iterables import flatten
 from subgraph.text import omit_middle
 from subgraph.types import StringMap, frozen
 
-# Pixels.
+# Sizes in pixels.
 WIDTH = 720.0
 HEIGHT = 250.0
 LEFT = 58.0
 RIGHT = 14.0
 BOTTOM = 34.0
 TOP = 12.0
-TOP_WITH_MARKS = 40.0  # with numbers of findings above the curve
-NAMES_HEIGHT = 112.0  # of the names below the axis
+TOP_WITH_MARKS = 40.0  # the room above the curve for the numbers of findings
+NAMES_HEIGHT = 112.0  # the room for the names below the axis
 MIN_NAME_GAP = 24.0  # between two names; letters are larger on a phone
 MIN_MARK_GAP = 16.0  # between two numbers of findings in one row
 
 MAX_NAME_LENGTH = 17  # characters
 MAX_DECADES = 16  # below the largest error; smaller errors are on the lower edge
-MAX_LABELS = 8  # of an axis
+MAX_LABELS = 8  # labels of an axis
 MAX_TITLES = 400  # failing points with a name
-MARK_ROWS = 3  # of numbers of findings
+MARK_ROWS = 3  # rows for the numbers of findings
 
 
 class Point(NamedTuple):

@@ -1,6 +1,6 @@
 """A network -> `Tree`: its nodes in groups that open.
 
-Groups are name scopes (`/encoder/layer.3/attention/MatMul`), if these follow the data: scopes
+Groups are name scopes (`/encoder/layer.3/attention/MatMul`) if the scopes follow the data: scopes
 inside of a group are kept only if hardly a tensor goes back from a later one to an earlier, and if
 what a scope holds hangs together. The names `Conv.0` and `Conv.1`, an operator and a number, make
 no scope `Conv`. If names have no scopes, or a scope holds too much, its members are grouped
@@ -26,14 +26,14 @@ from subgraph.types import Strings
 
 T = TypeVar("T")
 
-MAX_FLAT = 400  # members of a group; of more, a layout takes too long and nobody sees anything
+MAX_FLAT = 400  # members of a group; with more, a layout takes too long and is unreadable
 # Members that a group without scopes may have before they are grouped by cut points.
 MAX_FLAT_MEMBERS = 48
 MIN_CHAIN_NODES = 12  # nodes in a row, without branches, that form a group
 MAX_TAIL_NODES = 3  # nodes in a row that still belong to the branches in front of them
 MAX_BACKWARD = 0.25  # share of the tensors between scopes that may go back to an earlier one
 MIN_JOINED = 0.5  # share of the nodes of scopes that another one in the scope must be tied to
-# Separators of scopes in node names. The first one that half of the named nodes have counts.
+# Separators of scopes in node names. The first separator that half of the named nodes have is used.
 SCOPES = ("/", ".")
 
 
@@ -178,11 +178,11 @@ class Tree:
             self.groups[known[scope]].members.append(leaf)
 
     def _finish(self) -> None:
-        """Set depths, parents and leaves; groups are numbered outer first."""
+        """Set the depth, parent and leaves of each group; outer groups come first."""
         self.groups = {number: self.groups[number] for number in self._list_groups(self.root)}
         seen = set()
         for number, group in self.groups.items():
-            while group.key in seen:  # a scope may be called like an equal share
+            while group.key in seen:  # a scope may have the name of an equal share
                 group.key += "'"
             seen.add(group.key)
             for m in self._list_inner(group.members):
@@ -233,14 +233,16 @@ class Tree:
 
 
 def _dissolve(tree: Tree) -> None:
-    """Take the scopes out of each group if they do not follow the data; linear in leaves ×
-    levels."""
+    """Remove the scopes from each group in which they do not follow the data.
+
+    Complexity: linear in leaves × levels.
+    """
     tree._gather(tree.root)
     for number in list(tree.groups):
         group = tree.groups.get(number)
         order = tree._list_inner(group.members) if group else []
         if group and order and not _follows_data(tree, number):
-            for m in order:  # those inside as well
+            for m in order:  # the list grows by the groups inside each group
                 order += tree._list_inner(tree.groups.pop(m).members)
             group.members = sorted(group.leaves)
 

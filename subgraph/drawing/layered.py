@@ -25,8 +25,8 @@ LABEL_HEIGHT = 14.0  # height of a label
 # height in which an edge moves sideways
 MIN_CURVE_HEIGHT = 11.0
 MAX_CURVE_HEIGHT = 36.0
-EDGE_WEIGHT = 8.0  # weight of the parts of one edge for each other
-TRUNK_WEIGHT = 1e7  # weight of the trunk, relative to any other item
+EDGE_WEIGHT = 8.0  # weight that keeps the parts of one edge at the same x
+TRUNK_WEIGHT = 1e7  # weight of the trunk, relative to that of any other item
 
 
 class Item(NamedTuple):

@@ -33,10 +33,10 @@ from subgraph.iterables import flatten, group_values
 from subgraph.text import clean, omit_middle
 from subgraph.types import Strings, frozen
 
-WIDTH = 1200.0  # of a page
+WIDTH = 1200.0  # the width of a page in pixels
 MARGIN = 10.0
-MAX_KEPT_LAYOUTS = 20_000  # layouts of groups
-MAX_BOXES = 60  # boxes, if no open groups are named
+MAX_KEPT_LAYOUTS = 20_000  # cached layouts of groups
+MAX_BOXES = 60  # about this many boxes are shown if the caller names no open groups
 
 
 class Box(NamedTuple):

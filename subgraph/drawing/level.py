@@ -23,25 +23,25 @@ from subgraph.types import Shapes, StringMap, Strings, frozen
 
 # Pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em).
 LETTER_WIDTH = 6.7
-# columns of a text; the rest is in its title
+# The columns of a text in a box. The title of the box has the full text.
 MAX_NAME_COLUMNS = 26
 MAX_NARROW_NAME_COLUMNS = 19
 MAX_STUB_COLUMNS = 14
 MAX_TYPE_COLUMNS = 30
-MAX_NARROW_WIDTH = 480.0  # pixels of a page with shorter names
-MIN_BOX_WIDTH = 64.0  # width of the smallest box
-BOX_HEIGHT = 36.0  # of a box
-LINE_HEIGHT = 14.0  # more height of one with room for an error, or with a line on its weights
-BAR_ROOM = 6.0  # of a tall box, on each side: the bar is in the left one
-# of an open group: height of the line with its name, room between frame and members
+MAX_NARROW_WIDTH = 480.0  # a page of at most this many pixels has shorter names
+MIN_BOX_WIDTH = 64.0
+BOX_HEIGHT = 36.0
+LINE_HEIGHT = 14.0  # added to a box for an error, and for a line on its weights
+BAR_ROOM = 6.0  # on each side of a tall box; the bar is on the left side
+# An open group has a line with its name, and room between its frame and its members.
 HEADER_HEIGHT = 22.0
 FRAME_PADDING = 8.0
-MAX_PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
-MAX_STUB_ROWS = 3  # rows of stubs at a box; the last counts the others
+MAX_PORTS = 10  # lines through an open group's frame, each way; other tensors become stubs
+MAX_STUB_ROWS = 3  # rows of stubs at a box; the last row counts the tensors that have no row
 
 NamedTensors: TypeAlias = dict[int, dict[tuple[str, str], None]]  # member → ways and tensors
 PORT = -1
-SIGNS = {"in": "◂", "out": "▸"}  # of a stub: to the box, or away from it
+SIGNS = {"in": "◂", "out": "▸"}  # the sign of a stub that enters or leaves its box
 
 
 class StubRow(NamedTuple):
@@ -146,7 +146,7 @@ def lay_out_group(
     readers = ungroup((way, entering[way[1]]) for way in enumerate(ways_in))
     wires = [Wire(k, at[m], (name,)) for (k, name), m in readers]
     for (a, b), names in crossing.edges.items():
-        single = a in inner or b in inner  # each tensor has its port
+        single = a in inner or b in inner  # an open group has a port for each tensor
         wires += [
             Wire(at[a], at[b], part)
             for part in ([(n,) for n in names] if single else [tuple(names)])

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from subgraph.iterables import flatten, group_values, invert, ungroup
 from subgraph.types import StringMap, Strings
 
-MIN_WIDE_READERS = 5  # of a tensor that has lines only to near readers
-MAX_NEAR_NODES = 10  # from the first reader to the last near one
+MIN_WIDE_READERS = 5  # a tensor with at least this many readers has lines only to near ones
+MAX_NEAR_NODES = 10  # a near reader is at most this many nodes after the first reader
 
 
 @dataclass(eq=False)

@@ -1,2 +1,1 @@
-"""A model changed: a region replaced, two models merged, nodes removed; and what that does to the
-outputs."""
+"""Edits of a model: regions replaced, models merged, nodes removed, and their effect on outputs."""

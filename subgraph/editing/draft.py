@@ -1,8 +1,9 @@
-"""`Draft`: a model under change, into which the parts of another model may be put.
+"""`Draft`: a copy of a model that edits change, and into which they insert parts of another model.
 
-Names of the other model that are taken get a number; a weight that both have, by name and content,
-is stored once. Large weights stay on disk: they are copied from file to file when the draft is
-saved. A draft is also the model in another version of ONNX's own operators (`convert_opset`).
+An inserted name that the draft already has gets a number. A weight that both models have, with the
+same name and content, is stored once. Large weights stay on disk until the draft is saved, which
+copies them from file to file. `convert_opset` returns a draft in another version of ONNX's own
+operators.
 """
 
 from __future__ import annotations
@@ -46,16 +47,17 @@ from subgraph.system import quote
 from subgraph.text import clean, count, find_free_name
 from subgraph.types import StringMap
 
-INPUTS_LISTED = 4  # first version of the file format in which a weight need not be an input, too
+# The first version of the file format in which a weight need not be an input as well.
+MIN_UNLISTED_WEIGHTS_VERSION = 4
 
 
 class Draft:
-    """A copy of a graph's model that may be changed.
+    """A copy of a graph's model that edits change.
 
     Attributes:
-        graph: the model that it was made from.
-        model: the ModelProto of today; large weights are stubs.
-        remarks: what a user should know of the change, a sentence each.
+        graph: The graph of the original model.
+        model: The edited model, in which large weights are stubs.
+        remarks: The facts about the edits that the user needs, a sentence each.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -68,7 +70,7 @@ class Draft:
     # ------------------------------------------------------------ taking away
 
     def drop_nodes(self, indices: Collection[int], kept: Collection[str] = ()) -> None:
-        """Remove nodes, the weights that nothing reads then, and what is declared of their tensors.
+        """Remove nodes, the weights that no node reads then, and declarations of removed tensors.
 
         `kept`: weights that are still needed.
         """
@@ -176,7 +178,7 @@ class Draft:
             a for a in their_graph.quantization_annotation if a.tensor_name not in annotated
         )
         model.ir_version = max(model.ir_version, theirs.ir_version)
-        if model.ir_version < INPUTS_LISTED:
+        if model.ir_version < MIN_UNLISTED_WEIGHTS_VERSION:
             listed = {v.name for v in graph.input}
             graph.input.extend(
                 v for v in their_graph.input if v.name in {t.name for t in added} - listed
@@ -309,8 +311,10 @@ class Draft:
 
 
 def _load_copy(graph: Graph) -> Any:
-    """Load a copy of a model in onnx's own class; data of tensors inside nodes is in it, other
-    large weights are stubs."""
+    """Return a copy of a model in onnx's own class.
+
+    Tensors in attributes of nodes have their data; other large weights are stubs.
+    """
     model = protobuf.to_onnx(graph.model, graph.path)
     for holder in (model.graph, *model.functions):
         protobuf.load_all(iter_attribute_tensors(holder.node), graph.path)

@@ -1,4 +1,4 @@
-"""Two models on the reference, fed alike → what a change did to the outputs."""
+"""Two models, run on the reference with the same inputs → the effect of an edit on the outputs."""
 
 from __future__ import annotations
 

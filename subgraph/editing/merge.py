@@ -1,4 +1,4 @@
-"""Two graphs → one, end to end or side by side; and nodes taken out of a model.
+"""Two graphs → one graph, end to end or side by side; a model → a model without some nodes.
 
 Nodes are bypassed one by one, or a tail is kept as a separate model, which `merge` joins again.
 """

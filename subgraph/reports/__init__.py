@@ -1,8 +1,7 @@
-"""Reports: the document of a bisection, a comparison or a recording -> text. Each form is one file
-in this folder.
+"""Reports: the document of a bisection, a comparison, a recording, a sweep or a plan -> text.
 
-To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract test find it by its
-file name:
+Each form of report is one file in this folder. To add a form, write `reports/NAME.py`. The command
+`subcut report -f NAME` and the contract test find it by its file name:
 
     \"""One line of help.\"""
     FILE = "report.txt"                       # the file name under which it is written
@@ -12,13 +11,14 @@ file name:
         return f"{answer(shown).says}\\n"
 
     def render_compared(document: ComparedDocument) -> str:   # optional: of `compare`, recordings
-        return f"{view(cleaned(document)).answer.says}\\n"
+        return f"{make_view(cleaned(document)).answer.says}\\n"
 
     def render_sweep(document: SweepDocument) -> str:      # optional: of `sweep`
         return f"{document.exit_code}\\n"
 
-A report computes nothing: all numbers are in the document, whose fields the dataclasses in
-`subgraph.results` describe. The phrases that forms share are here.
+The function `render_plan` for `plan` is optional, too. A report computes nothing: all numbers are
+in the document. The dataclasses in `subgraph.results` describe its fields. This package also has
+the phrases that several forms use.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from subgraph.reports._words import (
 )
 from subgraph.results import Document
 
-# Function of a form by the schema of a document that it renders.
+# The function that renders documents of each schema; `render_compared` for any other schema.
 RENDERERS = {
     "subcut.bisect/1": "render",
     "subcut.sweep/1": "render_sweep",
@@ -69,7 +69,7 @@ RENDERERS = {
 
 
 def find_renderer(document: Document) -> str:
-    """Return the name of the function of a form that renders documents of this schema."""
+    """Return the name of the function with which a form renders a document of this schema."""
     return RENDERERS.get(document.schema, "render_compared")
 
 

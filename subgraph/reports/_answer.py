@@ -51,15 +51,16 @@ from subgraph.text import count, describe_agreement, describe_prediction, descri
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
-OF_OUTPUT = ("--json", "--brief", "-q", "--quiet", "--fresh")  # that a next command does not repeat
-# options that `plan` does not have
-OF_SEARCH = frozenset(
+# Options that a next command does not repeat.
+OUTPUT_OPTIONS = ("--json", "--brief", "-q", "--quiet", "--fresh")
+# Options of a search that `plan` does not have.
+SEARCH_OPTIONS = frozenset(
     "--by --dump-format --dump-layout --ignore --inside --keep-input --loop --max-trials"
     " --may-be-empty --no-freeze --recorded --repeat --weights --where --within".split()
 )
-MIN_COST = 0.01  # of quantized weights, which a headline states, and of a node
-MAX_DIFFERENCES = 3  # between two models that an answer shows
-# Label by start of a conclusion.
+MIN_COST = 0.01  # smaller effects of quantized weights or of a node are not stated
+MAX_DIFFERENCES = 3  # differences between two models that an answer shows
+# The label of a conclusion, by the text that it starts with.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
 RANGE = "range, not a bug: "
 COARSE = "the range, not a kernel: "
@@ -85,7 +86,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     why = find_reason(document.whole.verdict)
     is_said = document.whole.verdict.why == found.what
     if why and not is_said and not any(map(is_proven, findings)):
-        lines.insert(0, ("outputs", why))  # no finding has a better reason
+        lines.insert(0, ("outputs", why))  # no proven finding has a better reason
         lines.sort(key=lambda line: line[0] != "outputs")
     return replace(
         found,
@@ -144,7 +145,7 @@ def _say_agreement(document: BisectDocument) -> str:
         right = ", ".join(filter(None, (right, quantized)))
     if document.whole.verdict.status is not Status.AGREE:
         return right
-    looked_at = document.whole.looked_at  # documents of before have none
+    looked_at = document.whole.looked_at  # None in documents of earlier releases
     mute = document.whole.verdict.mute or ()
     if looked_at is None:
         return describe_agreement(None, None, mute, right)
@@ -478,7 +479,7 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
             yield NextCommand(f"in {precise.precision}", finer)
         claim = f"if {precise.computes_in} is intended"
         yield NextCommand(claim, [*words, "--precision", precise.computes_in])
-    if OF_SEARCH.isdisjoint(word.partition("=")[0] for word in words):
+    if SEARCH_OPTIONS.isdisjoint(word.partition("=")[0] for word in words):
         yield from _iter_plans(document, conclusion)
     looked_at = document.whole.looked_at
     if document.whole.precise or (document.agree and looked_at and looked_at.inner is None):
@@ -518,14 +519,14 @@ def _iter_plans(document: BisectDocument, conclusion: str) -> Iterator[NextComma
 
 
 def _retype(document: BisectDocument, *omitted: str) -> list[str]:
-    """Return the words of the typed command, without options of its output and without these, each
+    """Return the arguments of the typed command, without output options and without these, each
     of which has a value."""
     kept = []
     words = iter(system.split(document.command))
     for word in words:
         if word in omitted:
             next(words, None)
-        elif word not in OF_OUTPUT and {word.partition("=")[0], word[:2]}.isdisjoint(omitted):
+        elif word not in OUTPUT_OPTIONS and {word.partition("=")[0], word[:2]}.isdisjoint(omitted):
             kept.append(word)
     return kept
 
@@ -548,7 +549,7 @@ def make_replay_command(document: BisectDocument, case: str) -> list[str]:
 
 
 def _make_criterion_words(document: BisectDocument) -> list[str]:
-    """Return the option for the criterion: by the usual one the candidate may agree."""
+    """Return the option for the criterion, without which the candidate may agree."""
     criterion = document.setup.criterion
     return [] if criterion == "noise" else ["--criterion", criterion]
 

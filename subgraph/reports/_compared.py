@@ -34,7 +34,7 @@ from subgraph.verdict import Judgement, Signature, Status, VerdictDocument
 ComparedDocument: TypeAlias = ComparisonDocument | RecordedDocument
 STATUS = {0: Status.AGREE, 1: Status.FAIL, 5: Status.UNRESOLVED}
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
-MAX_SOURCES = 3  # of a finding
+MAX_SOURCES = 3  # lines of user code of a finding that are shown
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _iter_recording_facts(
         if run.tensors.first_bad and not run.files.missing:
             good = run.tensors.last_good
             last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
-            name = str(run.tensors.source or "")  # a source may be known by its scopes alone
+            name = str(run.tensors.source or "")  # a source may have scopes and no line
             source = f"; from {name}" if name else ""
             yield f"first bad tensor{of}", f"{run.tensors.first_bad}{last}{source}"
 
@@ -281,7 +281,7 @@ def _iter_facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
 
 def _list_next(document: ComparedDocument) -> list[NextCommand]:
     """Return the commands that follow from a comparison that is not right."""
-    # a document of before has texts
+    # Documents of earlier releases have texts.
     following = [_read_text(one) if isinstance(one, str) else one for one in document.next]
     is_wrong = document.exit_code == 1
     if isinstance(document, ComparisonDocument) and is_wrong and not following:
@@ -292,11 +292,11 @@ def _list_next(document: ComparedDocument) -> list[NextCommand]:
 
 
 def _read_text(text: str) -> NextCommand:
-    """Return a command that was written as a text: words, five blanks, and what it is for."""
+    """Return a command from its text in an earlier release: arguments, five blanks, the purpose."""
     command, _, why = text.partition("     ")
     try:
         words = system.split(command)
-    except ValueError:  # a quote is not closed: somebody has edited the document
+    except ValueError:  # an edited document may have an open quote
         words = command.split()
     return NextCommand(why or "go on", words)
 

@@ -13,13 +13,13 @@ from subgraph.text import align_columns, count, shorten, wrap
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
-ALWAYS = TOTALS[:4]  # shown even if 0
+ALWAYS = TOTALS[:4]  # totals that are shown even if they are 0
 BAD = WORDS[:3]
-# The outcome and the reason imply these.
+# Signatures that are not shown, because the outcome and the reason imply them.
 PLAIN_SIGNATURES = (None, "mismatch", "throws", "memory", "crash", "timeout")
-MAX_LISTED = 30  # bad tests, per candidate
-MAX_REASONS = 5  # for refusing, per candidate
-# In a message: names and numbers.
+MAX_LISTED = 30  # bad tests per candidate
+MAX_REASONS = 5  # reasons of refusals per candidate
+# The names and numbers in a message, in which messages for the same reason differ.
 VARYING = re.compile(r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\"")
 LINE_WIDTH = 110  # characters of a line of names
 

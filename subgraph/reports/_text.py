@@ -46,15 +46,15 @@ from subgraph.text import (
 from subgraph.verdict import Status
 
 MAX_PLACES = 4  # intervals of a recording that are shown
-MAX_FULL_TABLE_ROWS = 12  # of a table that is always shown whole
-MAX_ROWS = 8  # rows that do not agree, of a table that is not shown whole
-LAST_ROWS = 3  # shown if all rows agree
-COLUMNS = 100  # of a line, if no terminal is narrower
-MAX_LINES = 24  # of an answer
-MAX_COST_COLUMNS = 22  # at most, with blanks: what fits does not depend on how long a run took
-UNBROKEN_WIDTH = 1 << 20  # columns of a line that must be pasted as it is
+MAX_FULL_TABLE_ROWS = 12  # a table of at most this many rows is shown in full
+MAX_ROWS = 8  # rows that do not agree, in a longer table
+LAST_ROWS = 3  # rows at the end of a longer table, if all rows agree
+COLUMNS = 100  # columns of a line, unless the terminal is narrower
+MAX_LINES = 24  # lines of an answer
+MAX_COST_COLUMNS = 22  # fixed, so that the time of a run does not change what fits into a line
+UNBROKEN_WIDTH = 1 << 20  # columns of a line that is not broken, because users paste it
 INDENT_COLUMNS = 11  # columns of a label and the blanks around it
-# Labels that are shown of a further finding.
+# The labels of the lines that are shown for each finding after the first one.
 BRIEF = (
     "what",
     "error",

@@ -24,11 +24,11 @@ from subgraph.text import clean, count, list_some
 from subgraph.verdict import Signature, Status, VerdictDocument
 
 BAD = (SweepOutcome.WRONG, SweepOutcome.CRASHED, SweepOutcome.TIMEOUT)
-MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
-MAX_NAMES = 6  # of a region, in a line
+MAX_PIECES = 3  # pieces of the candidate's model, findings or regions that one text names
+MAX_NAMES = 6  # names of a region in a line
 UNKNOWN = "–"
 PROVEN = (FindingKind.CULPRIT, FindingKind.FLAKY)
-MIN_SHARE = 0.005  # what is rounded to 0 %
+MIN_SHARE = 0.005  # smaller shares would be rounded to 0 %
 
 T = TypeVar("T")  # a document, or a part of one
 

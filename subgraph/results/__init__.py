@@ -1,9 +1,8 @@
-"""The results of a search, a comparison, a recording or a sweep, as documents: data alone, one file
-per kind.
+"""The documents with the results of commands: plain data, one file for each kind.
 
-Their dataclasses are the only description: `documents.to_json` writes them, `documents.from_json`
-reads and checks them, `documents.schema` publishes them. A field with a default is one that
-documents of an earlier version lack.
+The dataclasses are the only description of the documents. `documents.to_json` writes a document,
+`documents.from_json` reads and checks it, and `documents.make_schema` returns its JSON Schema. A
+field that documents of an earlier version lack has a default.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Document: TypeAlias = (
 )
 
 MODULES = ("bisect", "blame", "common", "compare", "loop", "plan", "sweep")
-# By schema: module here, and dataclass in it.
+# The module in this package and the dataclass in it, by the schema of the document.
 KNOWN: Mapping[str, tuple[str, str]] = {
     "subcut.bisect/1": ("bisect", "BisectDocument"),
     "subcut.compare/1": ("compare", "ComparisonDocument"),

@@ -38,7 +38,7 @@ from subgraph.commands.report import read, report
 from subgraph.documents import from_json, make_schema, to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import add_answer, answer, cleaned, render_document, text as text_form
-from subgraph.reports._answer import OF_SEARCH
+from subgraph.reports._answer import SEARCH_OPTIONS
 from subgraph.reports.text import first_lines
 from subgraph.results import find_type, parse
 from subgraph.results.bisect import BisectDocument
@@ -199,7 +199,7 @@ def test_options_without_a_plan_are_those_that_plan_does_not_have() -> None:
     searching, planning = (
         options.list_flags(getattr(load_module(name), name)).keys() for name in ("bisect", "plan")
     )
-    assert searching - planning == OF_SEARCH
+    assert searching - planning == SEARCH_OPTIONS
 
 
 def test_the_terminal_shows_the_conclusion_and_the_reports_the_evidence() -> None:
