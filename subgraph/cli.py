@@ -19,6 +19,7 @@ import shlex
 import sys
 import threading
 import time
+import traceback
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -428,8 +429,6 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorEntry, int]:
         error = ErrorEntry("MemoryError", code="memory.exceeded", what="out of memory")
         return error, OutOfMemory.exit_code
     if verbose:
-        import traceback
-
         traceback.print_exc()
     if isinstance(e, OSError):
         what = ": ".join(filter(None, (str(e.strerror or e), e.filename)))

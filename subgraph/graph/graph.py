@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any
@@ -131,8 +132,6 @@ class Graph:
         """
         if _is_sorted(self):
             return range(len(self.nodes))
-        from graphlib import CycleError, TopologicalSorter
-
         sorter: TopologicalSorter[int] = TopologicalSorter()
         for i in range(len(self.nodes)):
             sorter.add(i, *self.producers(self.reads[i]))

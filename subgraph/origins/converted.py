@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -90,8 +91,6 @@ def convert_text(path: Path, form: str) -> Path:
     """
 
     def write(target: Path) -> None:
-        import warnings
-
         import onnx
 
         try:

@@ -4,6 +4,7 @@ file."""
 from __future__ import annotations
 
 import math
+import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -319,8 +320,6 @@ def _read(file: _InputFile, image_options: ImageOptions) -> list[tuple[InputSpec
 
 
 def _load_npz(path: Path) -> dict[str, Array]:
-    import zipfile
-
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
             return {key: np.asarray(archive[key]) for key in archive.files}

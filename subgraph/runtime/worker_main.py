@@ -18,6 +18,7 @@ import os
 import queue
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -82,8 +83,6 @@ def main() -> None:
         if not rest:
             del os.environ["PYTHONPATH"]
     if scratch := os.environ.pop(SCRATCH, ""):
-        import tempfile  # 5 ms
-
         tempfile.tempdir = scratch
     server = Server(sys.argv[1])
     lines = _iter_requests(requests)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import numpy as np
+from onnx import NodeProto, parser
 
 from subgraph.comparison import MAX_KERNEL_ERROR
 from subgraph.comparison.metrics import compute_norm
@@ -111,8 +112,6 @@ def _write_float(node: protobuf.NodeProto, name: str, opset: int) -> bytes | Non
         return None
     inputs = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
     outputs = [f"o{i}" if name else "" for i, name in enumerate(node.output)]
-    from onnx import NodeProto, parser
-
     body = FORMS[node.op_type](inputs, outputs)
     given, returned = (", ".join(filter(None, names)) for names in (inputs, outputs))
     written = parser.parse_function(

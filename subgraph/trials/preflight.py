@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from onnx import defs, numpy_helper, parser, save_model
 
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.contract import (
@@ -401,8 +402,6 @@ def _make_constant(dtype: npt.DTypeLike) -> Array:
 
 def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
     """Run a model of these operators, of the opset of the model in question, in a fresh process."""
-    from onnx import defs, numpy_helper, parser, save_model
-
     source = judge.model.graph.model
     kind = tensors.PROTO_NAMES.get(dtype, dtype)
     opset = next(

@@ -15,6 +15,7 @@ from functools import partial
 from textwrap import dedent
 
 import numpy as np
+from onnx import parser
 
 from subgraph.comparison.pair import Pair, pair_if_comparable
 from subgraph.errors import SubcutError
@@ -189,8 +190,6 @@ def _write_function(
     bodies: StringMap, node: protobuf.NodeProto, name: str, opset: int
 ) -> bytes | None:
     """Return the FunctionProto that approximates a node; None for other operators."""
-    from onnx import parser
-
     if node.domain not in STANDARD or node.op_type not in bodies:
         return None
     lines = bodies[node.op_type]
