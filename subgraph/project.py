@@ -199,7 +199,7 @@ def load(start: Path | None = None) -> Project:
 
 
 def _lies_in_a_result(folder: Path) -> bool:
-    """Return whether the file came with a case or a bundle, which may be anybody's."""
+    """Return whether the file is in a case or a bundle, which another person may have written."""
     for above in (folder, *list(folder.parents)[:2]):
         for name in ("bundle.json", "manifest.json"):
             if not (above / name).is_file():  # opening a pipe would block

@@ -63,13 +63,15 @@ class DrawnGroup:
 
 
 class Tree:
-    """The groups of a network; a member below `network.leaves` is a leaf, any other a group. Built
-    in linear time.
+    """The groups of a network.
+
+    A member of a group is a number: a leaf if it is below `network.leaves`, else a group.
+    Complexity: linear.
 
     Attributes:
-        root: the number of the group that holds all.
-        groups: number → group, outer groups first.
-        numbers: key → number.
+        root: The number of the group that has all leaves.
+        groups: Each group by its number, outer groups first.
+        numbers: The number of each group by its key.
     """
 
     def __init__(
@@ -78,7 +80,13 @@ class Tree:
         holders: Collection[int] = (),
         notes: Mapping[int, str] | None = None,
     ) -> None:
-        """Group nodes; `holders`: those with bodies. `notes`: texts after operators of nodes."""
+        """Group the nodes of a network.
+
+        Args:
+            network: The network.
+            holders: The nodes with bodies.
+            notes: The texts that follow the operators of nodes, by node.
+        """
         self.network = network
         self.holders = holders
         self.notes = notes or {}
@@ -271,8 +279,7 @@ def _compress(tree: Tree) -> None:
 
 
 def _follows_data(tree: Tree, number: int) -> bool:
-    """Return whether the quotient of a group by its scopes is nearly acyclic and each scope is
-    connected."""
+    """Return whether each scope of a group is connected, and few tensors go back among them."""
     group = tree.groups[number]
     order, edges = tree.level_order(group.members)
     place = {m: k for k, m in enumerate(order)}
@@ -285,7 +292,7 @@ def _follows_data(tree: Tree, number: int) -> bool:
 
 
 def _count_joined(tree: Tree, leaves: Sequence[int]) -> int:
-    """Return the number of leaves less the number of parts that share no tensor."""
+    """Return the number of leaves minus the number of parts that are not connected by tensors."""
     left = set(leaves)
     first: dict[str, int] = {}
     near: dict[int, list[int]] = {leaf: [] for leaf in leaves}
@@ -399,10 +406,10 @@ def sort_topologically(
 def split_into_segments(
     order: Sequence[int], edges: Mapping[tuple[int, int], Sequence[str]]
 ) -> list[list[int]]:
-    """Return consecutive members between tensors that are alone in crossing a cut; linear.
+    """Split members in topological order at each tensor that is alone in crossing a cut.
 
-    Branches and the join below are one part, with the next few members in a row; a longer row is
-    cut into chains.
+    Branches and the member that joins them are one part. The part also has the members in a row
+    that follow, if they are few; a longer row is a separate part. Complexity: linear.
     """
     place = {m: k for k, m in enumerate(order)}
     last: dict[tuple[int, str], int] = {}  # tensor → last reader

@@ -30,9 +30,15 @@ TRUNK_WEIGHT = 1e7  # weight of the trunk, relative to that of any other item
 
 
 class Item(NamedTuple):
-    """A box: its extents left and right of its anchor, its height, and how many nodes it holds.
+    """A box of a level.
 
-    `top`, `bottom`: it must be in the first or in the last row.
+    Attributes:
+        left: The width to the left of its anchor, in pixels.
+        right: The width to the right of its anchor, in pixels.
+        height: The height in pixels.
+        weight: The number of nodes in it.
+        top: Whether it must be in the first row.
+        bottom: Whether it must be in the last row.
     """
 
     left: float
@@ -49,9 +55,9 @@ class Edge(NamedTuple):
     Attributes:
         source: The position of its first item in topological order.
         target: The position of its second item in topological order.
-        label: The width of the label.
-        leave: The x at which it leaves, from the anchor of the first item.
-        arrive: The x at which it arrives, from the anchor of the second item.
+        label: The width of its label; 0 without a label.
+        leave: The x at which it leaves the first item, relative to the anchor of that item.
+        arrive: The x at which it reaches the second item, relative to the anchor of that item.
     """
 
     source: int
@@ -63,14 +69,14 @@ class Edge(NamedTuple):
 
 @frozen
 class Placed:
-    """Pixels from the left and upper end of all items.
+    """The positions of items and edges, in pixels from the upper left corner of the drawing.
 
     Attributes:
-        at: per item, x of its anchor and y of its middle.
-        paths: per edge, points from source to target, of which every second step goes straight;
-            empty for a stub.
-        labels: per edge, where its text begins, at half height; None without room.
-        trunk: x of the longest path.
+        at: The x of the anchor and the y of the middle of each item.
+        paths: The points of each edge from source to target; empty for a stub. Every second step is
+            a straight line, the others are curves.
+        labels: The left end of the text of each edge, at half its height; None without room.
+        trunk: The x of the longest path.
         members: The items on the longest path.
     """
 
@@ -87,8 +93,8 @@ class Placed:
 def place_in_layers(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: float) -> Placed:
     """Place items, which are in topological order, in layers at most `limit` pixels wide.
 
-    An edge that goes back becomes a stub. Results are kept: the blocks of a network are alike.
-    Complexity: linear in items, of which a layer holds each edge that passes it.
+    An edge that goes back becomes a stub. Results are cached, because the blocks of a network are
+    alike. Complexity: linear in the items and the parts of edges in all layers.
     """
     limit = max([limit, *(item.left + item.right for item in items)])
     trunk = _find_trunk(items, edges)
@@ -114,7 +120,7 @@ def place_in_layers(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: flo
 
 
 def _find_trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
-    """Return the path that passes most nodes, from above."""
+    """Return the items of the path that passes most nodes, from top to bottom."""
     best = [item.weight for item in items]
     before = [-1] * len(items)
     for edge in sorted(edges, key=lambda e: (e.target, e.source)):
@@ -169,8 +175,10 @@ def _compute_ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -
 
 
 class _Rows:
-    """The layers: items, and the parts of edges that pass them. Boxes are in the even layers,
-    labels in the odd."""
+    """The layers of items and of the parts of edges that pass a layer.
+
+    Boxes are in layers with an even number, labels in layers with an odd number.
+    """
 
     def __init__(
         self,
@@ -263,8 +271,7 @@ class _Rows:
                     place[i] = k
 
     def places(self) -> list[float]:
-        """Return x of each item: the trunk at 0, the others near their neighbors,
-        within the limit."""
+        """Return the x of each item: 0 for the trunk, near the neighbors for other items."""
         x = [0.0] * len(self.layer)
         free = (float("-inf"), float("inf"))
         moving = [layer for layer in self.layers if not self.held.issuperset(layer)]

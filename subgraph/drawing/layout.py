@@ -40,19 +40,22 @@ MAX_BOXES = 60  # about this many boxes are shown if the caller names no open gr
 
 
 class Box(NamedTuple):
-    """A node, an input, an output, or a group; `x`, `y`: its upper left corner.
+    """A node, an input, an output, or a group.
 
     Attributes:
-        key: `#17` of a node, `input:NAME`, `output:NAME`, or the group's.
-        kind: node, input, output, group (closed), open, or body: a frame in that of an open node.
+        key: `#17` for a node, `input:NAME`, `output:NAME`, or the key of a group.
+        kind: node, input, output, group (closed), open (a group or node), or body (the frame of a
+            body in an open node).
+        x: The left end in pixels.
+        y: The upper end in pixels.
         label: The first text in it.
         detail: The second text in it.
         note: A text on the weights of a node.
         title: The full name.
-        nodes: indices of the nodes inside; constants count to their first reader, what is in bodies
-            to their node.
-        parent: key of the group around it.
-        family: of a node, the kind of its operator; empty for another box.
+        nodes: The indices of the nodes inside. A constant belongs to its first reader, a node in a
+            body to the node that has the body.
+        parent: The key of the group around it.
+        family: The kind of a node's operator; empty for another box.
     """
 
     key: str
@@ -71,10 +74,14 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One or more tensors from box to box: points of which the odd steps are curves, and a text.
+    """A line from box to box for one or more tensors.
 
-    `source`, `target`: keys of boxes; that of an open group, where the line ends at or begins from
-    its frame. `text` is empty if there is no room, or if the tensor has its text elsewhere.
+    Attributes:
+        source: The key of the box at its start; an open group if it starts at the group's frame.
+        target: The key of the box at its end; an open group if it ends at the group's frame.
+        tensors: The names of the tensors.
+        points: The points of the line, of which the odd steps are curves.
+        text: The text on the line; empty without room, or if the tensor has its text elsewhere.
     """
 
     source: str
@@ -87,8 +94,15 @@ class Line(NamedTuple):
 
 
 class Stub(NamedTuple):
-    """A tensor that is named at a box (`key`) instead of drawn as a line; `way` is in or out; `x`,
-    `y`: of the text.
+    """Tensors that are named at a box instead of drawn as a line.
+
+    Attributes:
+        key: The key of the box.
+        way: "in" or "out".
+        tensors: The names of the tensors.
+        text: The text at the box.
+        x: The x of the text in pixels.
+        y: The y of the text in pixels.
     """
 
     key: str
@@ -101,8 +115,10 @@ class Stub(NamedTuple):
 
 @frozen
 class Layout:
-    """A drawing in pixels, all within (0, 0) and (width, height). Outer boxes come before inner
-    ones."""
+    """A drawing in pixels, from (0, 0) to (width, height).
+
+    Outer boxes come before inner boxes.
+    """
 
     width: float
     height: float
@@ -122,7 +138,7 @@ class Layout:
 
 
 class Drawer:
-    """The layouts of a network with any groups open; keeps the layouts of unchanged groups.
+    """A network that can be laid out with any groups open; the layouts of groups are cached.
 
     Attributes:
         openable: The key of each group and of each node with bodies → the key of the group or node
@@ -142,8 +158,13 @@ class Drawer:
         bodies: Mapping[int, Sequence[Inner]] | None = None,
         notes: Mapping[int, str] | None = None,
     ) -> None:
-        """Group the network; `bodies`: of nodes, each opened by the node's key, `#17`. `notes`:
-        texts after operators of nodes."""
+        """Group the nodes of a network.
+
+        Args:
+            network: The network.
+            bodies: The bodies of nodes. The key of a node, `#17`, opens its bodies.
+            notes: The texts that follow the operators of nodes, by node.
+        """
         self.network = network
         self.bodies = bodies or {}
         self.tree = Tree(network, self.bodies, notes)
@@ -310,8 +331,7 @@ class Drawer:
         )
 
     def key(self, member: int) -> str:
-        """Return the key of a member: `#17` of a node, `input:NAME`, `output:NAME`, or the
-        group's."""
+        """Return the key of a member: `#17`, `input:NAME`, `output:NAME`, or that of a group."""
         network = self.network
         if member in self.tree.groups:
             return self.tree.groups[member].key
@@ -368,8 +388,10 @@ class Drawer:
 def _place_body(
     body: Inner, picture: Layout, holder: str, frame: tuple[float, float, float, float]
 ) -> Layout:
-    """Return the drawing of a body in its frame, with keys, numbers and names as the drawing around
-    has them."""
+    """Return the drawing of a body in its frame.
+
+    Keys, numbers and names are those of the drawing around the body.
+    """
     x, y, width, height = frame
     around = body.outer("").rstrip("/")
     outer = body.outer

@@ -1,7 +1,7 @@
 """Edits in a body of If, Loop or Scan: the body becomes a graph, is edited, and is put back.
 
-The graph of a body (`bodies.model`) also holds the weights and constants that it reads from the
-graph around it; these stay there.
+The graph of a body (`bodies.model`) also has copies of the weights and constants that the body
+reads from the graph around it. These copies are not put back.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Edit = Callable[[Graph, tuple[str, ...]], Draft]
 
 
 def edit_inside(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Draft:
-    """Edit the graph that selectors are about, which may be a body in a body.
+    """Edit the graph whose nodes selectors name: the model, a body, or a body in a body.
 
     Args:
         graph: The model.
         names: The selectors.
-        edit: Edits that graph, with the selectors in its own names.
+        edit: A function that edits a graph; it gets the selectors with the names of that graph.
         scratch: An empty folder.
 
     Returns:
         The edited model.
 
     Raises:
-        UsageError: the selectors are about several graphs, or about a local function.
-        SubcutError: as `edit`.
+        UsageError: The selectors name nodes of several graphs, or of a local function.
+        SubcutError: As `edit` raises it.
     """
-    found = enter_body(graph, names)
-    if found is None:
+    entered = enter_body(graph, names)
+    if entered is None:
         return edit(graph, tuple(names))
-    body, inside = found
+    body, inside = entered
     if not body.name.attribute:
         raise UsageError(
             f"{body.name.text} is a call of a function: what is changed there is changed in"
@@ -56,36 +56,45 @@ def edit_inside(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -
 
 
 def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
-    """Return the model with the edited form of a body; `inner` is that form as saved."""
+    """Return the model with an edited body.
+
+    Args:
+        graph: The model.
+        body: The body in the model.
+        change: The edited body.
+        inner: The edited body, loaded from its file.
+    """
     draft = Draft(graph)
     draft.remarks += change.remarks
-    form = Draft(inner).model
-    protobuf.load_all(form.graph.initializer, inner.path)
+    edited = Draft(inner).model
+    protobuf.load_all(edited.graph.initializer, inner.path)
     holder = draft.model.graph.node[body.name.node]
     proto = next(found for name, found in iter_named_bodies(holder) if name == body.name.attribute)
     around = {node.SerializeToString(deterministic=True) for node in draft.model.graph.node}
     prefix = re.compile(re.escape(body.name.text.split("@", 1)[0]) + r"(@\w+)?/")
     own = [
-        node for node in form.graph.node if node.SerializeToString(deterministic=True) not in around
+        node
+        for node in edited.graph.node
+        if node.SerializeToString(deterministic=True) not in around
     ]
     for node in own:
         node.name = re.sub(r"^#\d+$", "", prefix.sub("", node.name, count=1))
     assign(proto.node, own)
-    assign(proto.initializer, [t for t in form.graph.initializer if t.name not in graph.weights])
+    assign(proto.initializer, [t for t in edited.graph.initializer if t.name not in graph.weights])
     assign(
         proto.sparse_initializer,
-        [s for s in form.graph.sparse_initializer if s.values.name not in graph.sparse],
+        [s for s in edited.graph.sparse_initializer if s.values.name not in graph.sparse],
     )
-    made = set(flatten(node.output for node in own))
-    assign(proto.value_info, [v for v in form.graph.value_info if v.name in made])
-    # the domains and local functions that only the edited body has
+    outputs = set(flatten(node.output for node in own))
+    assign(proto.value_info, [v for v in edited.graph.value_info if v.name in outputs])
+    # The edited body may use domains and local functions that the model does not have.
     model = draft.model
     known = read_imports(model)
     functions = list_functions(model)
-    for domain, version in read_imports(form).items():
+    for domain, version in read_imports(edited).items():
         if domain not in known:
             model.opset_import.add(domain=domain, version=version)
-    model.functions.extend(f for key, f in list_functions(form).items() if key not in functions)
-    model.ir_version = max(model.ir_version, form.ir_version)
+    model.functions.extend(f for key, f in list_functions(edited).items() if key not in functions)
+    model.ir_version = max(model.ir_version, edited.ir_version)
     draft.drop_unused_functions()
     return draft

@@ -67,7 +67,7 @@ class Draft:
         self._files = {t.name: graph.path for t in self.model.graph.initializer}
         self._called = _find_called(self.model)
 
-    # ------------------------------------------------------------ taking away
+    # ------------------------------------------------------------ removing
 
     def drop_nodes(self, indices: Collection[int], kept: Collection[str] = ()) -> None:
         """Remove nodes, the weights that no node reads then, and declarations of removed tensors.
@@ -103,29 +103,32 @@ class Draft:
             assign(part, [value for value in part if value.name not in gone])
 
     def drop_unused_functions(self) -> None:
-        """Remove the local functions that were called, directly or through others, and no longer
-        are."""
+        """Remove the local functions that the original model calls and the draft does not call."""
         gone = self._called - _find_called(self.model)
         kept = [f for key, f in list_functions(self.model).items() if key not in gone]
         assign(self.model.functions, kept)
 
-    # ------------------------------------------------------------ putting in
+    # ------------------------------------------------------------ inserting
 
     def insert(self, other: Graph, connected: StringMap) -> dict[str, str]:
-        """Append the nodes, weights and functions of another model; its inputs and outputs are not
-        declared.
+        """Append the nodes, weights and functions of another model.
 
-        `connected`: its tensor → the tensor of this draft that it is. Returns what each of its
-        tensors is called here.
+        Its inputs and outputs are not declared.
+
+        Args:
+            other: The other model.
+            connected: The tensor of this draft that replaces a tensor of the other model, by the
+                name of the latter.
+
+        Returns:
+            The name in this draft of each tensor of the other model.
 
         Raises:
-            ModelError: an operator means something else in this model's opset, and cannot be
+            ModelError: An operator has another meaning in this draft's opset, and cannot be
                 converted.
         """
         theirs = _load_copy(other)
-        ours = read_imports(
-            self.model
-        )  # the other model's operators must mean the same under these
+        ours = read_imports(self.model)
         for entry in list(theirs.opset_import):
             domain = canonicalize_domain(entry.domain)
             if domain not in ours:

@@ -100,7 +100,7 @@ def compute_values(
 def list_unfrozen_constants(
     graph: Graph, boundary: region.Region, piece: Graph, feeding: Feeding, reference: Reference
 ) -> list[str]:
-    """Return the constants of a piece that hold what the model computes at the boundary.
+    """Return the constants of a piece whose values are those of the model's tensors of these names.
 
     The frozen shapes of a cut are such constants.
     """
@@ -119,7 +119,10 @@ def list_unfrozen_constants(
 def compute_edge_values(
     graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
 ) -> Sequence[Records]:
-    """Compute the inputs of nodes and all below them, per sample, with files in a folder."""
+    """Return the inputs of the region of nodes and all nodes downstream, for each sample.
+
+    The values are in files of a folder.
+    """
     below = find_descendants(graph, flatten(select(graph, word).nodes for word in first))
     boundary = region.build_region(graph, below, keep_random=True)
     names = [n for n in boundary.entering if not graph.is_weight(n)]

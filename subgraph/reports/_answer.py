@@ -135,7 +135,7 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
 
 
 def _say_agreement(document: BisectDocument) -> str:
-    """Return what was compared, all of which agrees."""
+    """Return the text about a model that agrees: the outputs and tensors that were compared."""
     within = f"within {document.setup.candidate.precision} rounding"
     claimed = document.search.outcome is Outcome.CLAIMED
     right = document.whole.pieces or (within if claimed else "")

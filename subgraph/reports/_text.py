@@ -177,7 +177,9 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
         lines += _format_whole(shown.whole.verdict)
         if seen.lines:
             lines += format_table(seen, every=every)
-            in_place = shown.whole.in_place  # documents of before have none, and no `looked_at`
+            in_place = (
+                shown.whole.in_place
+            )  # None, like `looked_at`, in documents of earlier releases
             is_seen = any(line.cells[0].status for line in seen.lines)
             if in_place and not is_seen:
                 lines.append(f"in place: {format_state(in_place)}   {in_place.why}")
@@ -242,17 +244,20 @@ def format_table(shown: View, *, every: bool) -> list[str]:
 
 
 def _select_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
-    """Return the positions of rows that do not agree, with the rows around them and the last one;
-    of the last rows if all agree."""
+    """Return the positions of the rows that a table shows, in ascending order.
+
+    These are all rows of a short table. Of a longer table they are the rows that do not agree, the
+    rows around them and the last compared row. If all rows agree, they are the last rows.
+    """
     if len(lines) <= MAX_FULL_TABLE_ROWS:
         return range(len(lines))
     wrong = [k for k, line in enumerate(lines) if not _agrees(line)]
-    # the last column shows failures alone
-    by_itself = [k for k in wrong if lines[k].cells[-1].status is Status.FAIL]
-    told = drop_repeats([*wrong[:1], *by_itself, *wrong])[:MAX_ROWS]
-    seen = [k for k, line in enumerate(lines) if _is_seen(line)]
-    before = [next((j for j in reversed(seen) if j < k), k) for k in told]
-    near = {*told, *before, *(k + 1 for k in told), *(seen[-1:] if told else ())}
+    # If not all wrong rows have room, those that fail in the last column are shown.
+    failing = [k for k in wrong if lines[k].cells[-1].status is Status.FAIL]
+    shown = drop_repeats([*wrong[:1], *failing, *wrong])[:MAX_ROWS]
+    compared = [k for k, line in enumerate(lines) if _is_seen(line)]
+    before = [next((j for j in reversed(compared) if j < k), k) for k in shown]
+    near = {*shown, *before, *(k + 1 for k in shown), *(compared[-1:] if shown else ())}
     return sorted(near.intersection(range(len(lines)))) or range(len(lines))[-LAST_ROWS:]
 
 

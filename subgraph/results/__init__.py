@@ -52,7 +52,7 @@ def parse(document: Any, what: str = "the document", hint: str = "") -> Document
         hint: The hint of an error.
 
     Raises:
-        InputError: The document is not whole. The error names the key and what was expected.
+        InputError: The document is damaged. The error names the key and the expected value.
     """
     schema = document.get("schema") if isinstance(document, dict) else None
     kind = find_type(schema if isinstance(schema, str) and schema in KNOWN else "subcut.bisect/1")
@@ -60,7 +60,7 @@ def parse(document: Any, what: str = "the document", hint: str = "") -> Document
 
 
 def _add_inner_findings(found: Any) -> Any:
-    """Return a bisection, or what was found in a body, with its list of findings in bodies.
+    """Return a bisection, or the result in a body, with its list of findings in bodies.
 
     Documents of earlier versions have one finding in place of such a list.
     """
@@ -84,7 +84,7 @@ def read(path: Path, hint: str) -> Document:
         hint: The hint of an error.
 
     Raises:
-        InputError: The file cannot be read, or the document is not whole. The error names the key
-            and what was expected.
+        InputError: The file cannot be read, or the document is damaged. The error names the key and
+            the expected value.
     """
     return parse(documents.read_json(path, hint), str(path), hint)
