@@ -58,7 +58,7 @@ def draw_graph(item: Any) -> str:
     """Draw a graph or a cut as SVG, groups closed.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: The object is not a graph or a cut.
     """
     raise TypeError(f"{type(item).__name__} has no drawing")
 

@@ -75,7 +75,7 @@ def load(kind: str, name: str) -> ModuleType:
     """Load the module of a plugin; `name` ending in `.py` is a path.
 
     Raises:
-        UnknownName: no plugin has that name; carries the nearest.
+        UnknownName: No plugin has that name. The error names the nearest.
         UsageError: The file cannot be read or fails while it is imported; names the line.
     """
     if name.endswith(".py"):

@@ -112,10 +112,10 @@ class Project:
         return f"{' and '.join(keys)} of {place}"
 
     def tests(self) -> Iterator[Project]:
-        """Yield the settings of each test, one `model` on one `candidate`: those of the file, then
-        those of `[[tests]]`.
+        """Yield the settings of each test, which runs one `model` on one `candidate`.
 
-        A model may be a glob. The default candidate is `ort`.
+        A table of `[[tests]]` overrides the settings of the file. A model may be a glob. The
+        default candidate is `ort`.
 
         Raises:
             UsageError: The file has no tests, a test has no model, or a glob fits no file.
@@ -130,7 +130,7 @@ class Project:
             values = {"candidate": "ort"} | self.values | table
             given = (values.get(key, []) for key in LIST_KEYS_OF_TESTS)
             words, candidates = ([one] if isinstance(one, str) else one for one in given)
-            models = list(flatten(_find_fitting(word) for word in words))
+            models = list(flatten(_expand_glob(word) for word in words))
             if not (models and candidates):
                 raise UsageError(
                     f"{self.file}: one of [[tests]] has no model or no candidate: {table}",
@@ -144,11 +144,11 @@ class Project:
                 )
 
 
-def _find_fitting(word: str) -> list[str]:
-    """Return the files that a glob fits; the word itself, if it is not a glob or a file's name.
+def _expand_glob(word: str) -> list[str]:
+    """Return the files that a glob matches; a word that is a file or not a glob as it is.
 
     Raises:
-        UsageError: no file fits.
+        UsageError: No file matches.
     """
     if not glob.has_magic(word) or os.path.exists(word):  # noqa: PTH110
         return [word]
@@ -182,14 +182,15 @@ def load(start: Path | None = None) -> Project:
     """Load the nearest project file, from this folder upwards.
 
     Raises:
-        UsageError: it is not TOML, or a value has the wrong type. UnknownName: unknown key.
+        UsageError: The file is not TOML, or a value has the wrong type.
+        UnknownName: The file has an unknown key.
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         for name in FILE_NAMES:
             file = folder / name
             if file.is_file() and (values := _read(file)) is not None:
-                if _lies_in_a_result(folder):
+                if _is_in_result(folder):
                     log.warning(
                         "settings are read from %s, a file of a case or a bundle",
                         clean(str(file)),
@@ -198,14 +199,14 @@ def load(start: Path | None = None) -> Project:
     return Project()
 
 
-def _lies_in_a_result(folder: Path) -> bool:
+def _is_in_result(folder: Path) -> bool:
     """Return whether the file is in a case or a bundle, which another person may have written."""
     for above in (folder, *list(folder.parents)[:2]):
         for name in ("bundle.json", "manifest.json"):
-            if not (above / name).is_file():  # opening a pipe would block
+            if not (above / name).is_file():  # a pipe would block
                 continue
             with suppress(OSError), (above / name).open("rb") as file:
-                if b'"subcut.' in file.read(200):  # its schema comes first
+                if b'"subcut.' in file.read(200):  # the key `schema` comes first
                     return True
     return False
 
@@ -216,7 +217,7 @@ def _read(file: Path) -> JsonObject | None:
         if file.name == "pyproject.toml" and "tool.subcut" not in text:
             return None
         data = parse_toml(text)
-    except (OSError, ValueError) as e:  # not UTF-8 and not TOML are both ValueErrors
+    except (OSError, ValueError) as e:  # ValueError: not UTF-8, or not TOML
         raise UsageError(
             f"cannot read {file}: {e}",
             "correct that line, or rename the file",
@@ -230,10 +231,10 @@ def _read(file: Path) -> JsonObject | None:
             raise UsageError(
                 f"{file}: [tool.subcut] must be a table, not {data!r}", code="project.wrong-value"
             )
-    return {key: _check(file, key, value) for key, value in data.items()}
+    return {key: _check_value(file, key, value) for key, value in data.items()}
 
 
-def _check(file: Path, key: str, value: Any) -> Any:
+def _check_value(file: Path, key: str, value: Any) -> Any:
     if key not in KEYS:
         raise UnknownName(
             f"{file}: unknown key '{key}'",
@@ -242,7 +243,7 @@ def _check(file: Path, key: str, value: Any) -> Any:
         )
     kind = KEYS[key]
     if kind is tuple and isinstance(value, list):
-        return [_test(file, table) for table in value]
+        return [_check_test(file, table) for table in value]
     if kind is list and isinstance(value, str):
         value = [value]
     if kind is float and type(value) is int:
@@ -270,8 +271,8 @@ def _make_wrong_value_error(file: Path, key: str, value: Any) -> UsageError:
     )
 
 
-def _test(file: Path, table: Any) -> JsonObject:
-    """Return one table of `[[tests]]`, with settings like those of the file."""
+def _check_test(file: Path, table: Any) -> JsonObject:
+    """Check one table of `[[tests]]`, and return it with resolved paths."""
     if not isinstance(table, dict):
         raise _make_wrong_value_error(file, "tests", table)
     if odd := sorted(KEYS_WITHOUT_TESTS & table.keys()):
@@ -281,16 +282,15 @@ def _test(file: Path, table: Any) -> JsonObject:
             code="project.misplaced-key",
         )
     return {
-        key: [_check(file, key, word) for word in value]
+        key: [_check_value(file, key, word) for word in value]
         if key in LIST_KEYS_OF_TESTS and isinstance(value, list)
-        else _check(file, key, value)
+        else _check_value(file, key, value)
         for key, value in table.items()
     }
 
 
 def _resolve_input(file: Path, word: str) -> str:
-    """Return an `input` with its path relative to the project file's folder; NAME=FILE keeps its
-    name."""
+    """Return an `input` whose path starts with the project file's folder; NAME=FILE keeps NAME."""
     name, sep, path = word.partition("=")
     return f"{name}={file.parent / path}" if sep else str(file.parent / word)
 
@@ -369,7 +369,7 @@ def parse_seconds(text: str | float | None) -> float | None:
     """Return a time in seconds: `90s`, `30m`, `2h` or `90`; None for None.
 
     Raises:
-        UsageError: it is not a time, or 0.
+        UsageError: The text is not a time, or the time is 0.
     """
     if text is None:
         return None

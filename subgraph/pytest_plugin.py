@@ -95,7 +95,7 @@ class ModelTests(pytest.File):
         """Yield a test for each model of the file.
 
         Raises:
-            CollectError: the file cannot be read, or a model is not there.
+            CollectError: The file cannot be read, or a model does not exist.
         """
         from subgraph import project
         from subgraph.errors import SubcutError

@@ -38,14 +38,14 @@ class Signature(StrEnum):
     NAN = "nan"
     SHAPE = "shape"
     MISSING = "missing"
-    REFUSED = "refused"  # while converting or building
+    REFUSED = "refused"  # an error while the runtime converts or builds the model
     THROWS = "throws"  # a run raised an exception or returned an exit code; the process continues
     MEMORY = "memory"  # the run needs more memory than is free, or than --memory-limit allows
     CRASH = "crash"  # the process ended, for example by a signal
     TIMEOUT = "timeout"
 
 
-# Label of an output that any candidate could return: it is empty, or constant.
+# The label of an output that any candidate could return, because it is empty or constant.
 NOTHING = "tells nothing"
 NUMBERS = frozenset((Signature.MISMATCH, Signature.PRECISION))  # all values exist, and some deviate
 # A run began and ended without an output.
@@ -100,12 +100,12 @@ class Judgement(Graded):
     """One output of one sample, judged by one criterion.
 
     Attributes:
-        label: kind of agreement or failure; of the default criterion: agrees, range, approximate
-            kernel, precision, steps, fail, "fail, precision".
-        why: one line for people, with numbers and their limits.
-        errors: value by metric; NaN if the metric is not defined.
-        noise: the N of the default criterion, how far rounding alone moves the output; None if it
-            was not measured.
+        label: The kind of agreement or failure; with the default criterion: agrees, range,
+            approximate kernel, precision, steps, fail, "fail, precision".
+        why: The reason in a line, with numbers and their limits.
+        errors: The value by metric; NaN if the metric is not defined.
+        noise: The N of the default criterion, the change of the output by rounding alone; None if
+            it was not measured.
     """
 
     name: str

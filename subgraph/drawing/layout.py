@@ -216,7 +216,7 @@ class Drawer:
         for `Marks.values`.
 
         Raises:
-            KeyError: no group has such a key.
+            KeyError: No group has such a key.
         """
         if open_groups is None:
             open_groups = self.choose_open()

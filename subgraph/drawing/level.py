@@ -39,7 +39,8 @@ FRAME_PADDING = 8.0
 MAX_PORTS = 10  # lines through an open group's frame, each way; other tensors become stubs
 MAX_STUB_ROWS = 3  # rows of stubs at a box; the last row counts the tensors that have no row
 
-NamedTensors: TypeAlias = dict[int, dict[tuple[str, str], None]]  # member → ways and tensors
+# By member, the tensors that are named at it, each with its way: in or out.
+NamedTensors: TypeAlias = dict[int, dict[tuple[str, str], None]]
 PORT = -1
 SIGNS = {"in": "◂", "out": "▸"}  # the sign of a stub that enters or leaves its box
 
@@ -75,7 +76,7 @@ class Wire:
 
 @frozen
 class Level:
-    """An open group in pixels from its frame's upper left corner.
+    """The layout of an open group, in pixels from the upper left corner of its frame.
 
     Attributes:
         width: The width of the frame.
@@ -86,7 +87,7 @@ class Level:
         cells: The members and ports at the positions of `placed`.
         wires: The tensors at the paths of `placed`.
         placed: The positions.
-        shift: The step from the frame's corner to that of `placed`.
+        shift: The x and y of the origin of `placed`.
     """
 
     width: float
@@ -102,7 +103,7 @@ class Level:
 
 @frozen
 class Crossing:
-    """The tensors between the members of a group, whichever are open.
+    """The tensors between the members of a group, open or closed.
 
     Attributes:
         order: The members in topological order.

@@ -100,17 +100,17 @@ class Marks:
     """The marks of a drawing.
 
     Attributes:
-        region: Indices of nodes.
-        boundary: Tensors that enter or leave the region.
-        values: per tensor, its error: a number, or "nan", "inf" … failed: tensors that do not
-            agree.
-        makes: per node, the tensors that it produces; needed with `values`.
-        badges: per node, a short text at the corner of its box; a closed group has those of its
+        region: The indices of the nodes of the marked region.
+        boundary: The tensors that enter or leave the region.
+        values: Per tensor, its error: a number, "nan", "inf" or another text.
+        failed: The tensors that do not agree.
+        makes: Per node, the tensors that it produces; required with `values`.
+        badges: Per node, a short text at the corner of its box; a closed group has those of its
             nodes.
-        shares: per node, its share of an error; a closed group has the sum.
-        links: key of a group → address to which a click on it leads.
-        found: Indices of nodes of proven findings.
-        suspects: Indices of nodes of findings that are not proven.
+        shares: Per node, its share of an error; a closed group has the sum.
+        links: The address to which a click on a group leads, by the key of the group.
+        found: The indices of the nodes of proven findings.
+        suspects: The indices of the nodes of findings that are not proven.
     """
 
     region: Collection[int] = ()

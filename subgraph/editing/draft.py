@@ -251,10 +251,10 @@ class Draft:
     # ------------------------------------------------------------ order
 
     def sort(self) -> None:
-        """Put the nodes into a topological order: of those that may come next, the first one.
+        """Sort the nodes topologically; of several nodes that may come next, take the first.
 
         Raises:
-            ModelError: there is a cycle.
+            ModelError: The graph has a cycle.
         """
         nodes = list(self.model.graph.node)
         maker = invert((i, filter(None, node.output)) for i, node in enumerate(nodes))
@@ -296,8 +296,8 @@ class Draft:
             The file, until it is moved.
 
         Raises:
-            DataError: the bytes of a weight cannot be read.
-            OutputError: the disk is full or not writable.
+            DataError: The bytes of a weight cannot be read.
+            OutputError: The disk is full or not writable.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with folders.make_scratch(path.parent) as work:
@@ -350,8 +350,8 @@ def convert_opset(graph: Graph, version: int) -> Draft:
         The converted model, which is not written; its remarks name the unchanged operators.
 
     Raises:
-        UsageError: onnx does not know the version, or does not convert to one that old.
-        ModelError: onnx cannot convert a node, and it does not fit the version.
+        UsageError: onnx does not support the version, or cannot convert to a version that old.
+        ModelError: onnx cannot convert a node that another version needs.
     """
     own = get_opset(graph.model)
     newest = list_newest_opsets()[""]

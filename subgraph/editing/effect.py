@@ -43,7 +43,7 @@ def measure_effect(
     """Run both models on the same inputs, all samples; the worst of each output.
 
     Raises:
-        SubcutError: a model cannot be run; inputs do not fit.
+        SubcutError: The reference cannot run a model, or the inputs do not fit.
     """
     changed = load(after)
     both = [name for name in before.outputs if name in changed.outputs]
@@ -65,7 +65,7 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str
     """Run the model; the outputs that were left out, which are maps.
 
     Raises:
-        SubcutError: the reference cannot run the model; inputs do not fit.
+        SubcutError: The reference cannot run the model, or the inputs do not fit.
     """
     graph = load(path)
     with folders.make_temporary() as folder:

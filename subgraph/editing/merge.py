@@ -31,11 +31,11 @@ OUTPUTS = "subcut.outputs"
 
 
 def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
-    """Return one model of `one` and `other`.
+    """Join two models, and return the joined model.
 
-    Outputs of `one` feed inputs of `other`; inputs with the same name and type become one. Outputs
-    that feed nothing are the outputs of the result, those of `one` first. If `other` is a tail
-    from `remove_tail`, the outputs are those of the original model.
+    Outputs of `one` feed inputs of `other`. Inputs with the same name and type become one input.
+    The other outputs are the outputs of the joined model, those of `one` first. If `other` is a
+    tail from `remove_tail`, the outputs are those of the original model.
 
     Args:
         one: The first model.
@@ -43,8 +43,8 @@ def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
         names: Inputs of `other` by the output of `one` that feeds each; others go by their names.
 
     Raises:
-        UnknownName: a name that is not an output or input.
-        ModelError: types of joined tensors differ, or the opsets cannot be reconciled.
+        UnknownName: A name is not that of an output of `one` or an input of `other`.
+        ModelError: The types of joined tensors differ, or the opsets cannot be reconciled.
     """
     joined = _join(one, other, names or {})
     draft = Draft(one)
@@ -132,14 +132,14 @@ def _order(other: Graph) -> list[str]:
 
 
 def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
-    """Return the model without some nodes of one input and one output: what read a node's output
-    reads its input.
+    """Return the model without some nodes of one input and one output.
 
-    Inputs that are constants (scale and zero point, axes) do not count. If the output of a node
-    is one of the model and its input cannot take over that name, an Identity stays in its place.
+    The consumers of a node's output then read the node's input instead. Inputs that are constants
+    (scale and zero point, axes) do not count. If the output of a node is one of the model and its
+    input cannot take over that name, an Identity stays in its place.
 
     Raises:
-        UsageError: a node has several inputs or outputs that are in use.
+        UsageError: A node has several inputs or outputs that are in use.
     """
     entry = {i: _require_only_input(graph, i) for i in nodes}
     source = {_require_only_output(graph, i): name for i, name in entry.items()}
@@ -203,7 +203,7 @@ def _require_only_output(graph: Graph, i: int) -> str:
 def remove_tail(
     graph: Graph, selectors: Sequence[str], captured: Sequence[Records] = ()
 ) -> tuple[Draft, Cut]:
-    """Return the head, a model without some nodes and all below them, and these as the tail.
+    """Return a model without some nodes and all nodes downstream (the head), and these (the tail).
 
     The inputs of the tail are outputs of the head; `merge` joins both again.
 
@@ -213,9 +213,9 @@ def remove_tail(
         captured: Values at the boundary, for types that the model does not declare.
 
     Raises:
-        UnknownName: no such node.
-        NoRegion: nothing would be left.
-        ModelError: a type at the boundary is unknown.
+        UnknownName: The model has no such node.
+        NoRegion: The head would have no nodes.
+        ModelError: A type at the boundary is unknown.
     """
     below = find_descendants(graph, flatten(select(graph, word).nodes for word in selectors))
     if len(below) == len(graph.nodes):

@@ -41,8 +41,8 @@ def replace(
             of the same name is read instead.
 
     Raises:
-        UsageError, UnknownName: the boundary does not fit: a tensor is missing.
-        ModelError: types at the boundary differ, the opsets cannot be reconciled, or a node would
+        UsageError, UnknownName: A tensor of the boundary is missing.
+        ModelError: Types at the boundary differ, the opsets cannot be reconciled, or a node would
             depend on itself.
     """
     ours = {theirs: name for name, theirs in (names or {}).items()}
@@ -112,7 +112,8 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
     """Return the tensor of the model for each boundary tensor of the piece.
 
     Raises:
-        UnknownName: the model has no such tensor. UsageError: one is missing.
+        UnknownName: The model has no tensor of a given name.
+        UsageError: The piece does not have a tensor of the boundary.
     """
     within = set(graph.iter_outputs(region.nodes))
     connected = {name: ours.get(name, name) for name in piece.inputs}

@@ -32,7 +32,7 @@ from subgraph.text import count, list_some
 from subgraph.verdict import Judgement, Signature, Status, VerdictDocument
 
 ComparedDocument: TypeAlias = ComparisonDocument | RecordedDocument
-STATUS = {0: Status.AGREE, 1: Status.FAIL, 5: Status.UNRESOLVED}
+STATUS_BY_EXIT_CODE = {0: Status.AGREE, 1: Status.FAIL, 5: Status.UNRESOLVED}
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 MAX_SOURCES = 3  # lines of user code of a finding that are shown
 
@@ -42,8 +42,15 @@ class Compared:
     """A tensor in one column.
 
     Attributes:
-        status: "" if it was not seen.
-        sample: The worst one of several.
+        status: The status; "" if the tensor was not compared.
+        signature: The kind of failure; None without a failure.
+        label: The label of the criterion.
+        sample: The worst sample; "" for a single sample.
+        why: The reason in a line.
+        errors: The error by metric.
+        recorded_as: The name of the tensor in a recording; "" in place and alone.
+        matched_by: The way in which the recorded tensor was matched, in words.
+        beside: The status relative to an earlier recording, in words; "" if not relevant.
     """
 
     status: Status | Literal[""] = ""
@@ -82,12 +89,12 @@ class TensorLine:
 
     @property
     def agrees(self) -> bool:
-        """True if it was compared and nothing failed."""
+        """Whether the tensor was compared, and agrees in each column that has it."""
         return {one.status for one in self.cells} - {""} == {Status.AGREE}
 
     @property
     def names(self) -> list[tuple[str, str]]:
-        """Names of the recorded tensor and ways in which they were matched, each once."""
+        """The names of the tensor in recordings, each with the way in which it was matched."""
         return drop_repeats(
             (one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as
         )
@@ -99,9 +106,11 @@ class View:
 
     Attributes:
         answer: The headline and the next commands.
-        facts: Names and texts on the subject and the way of the comparison.
-        notes: Reasons to doubt it.
-        left_out: Reasons, the number of entries for each, and some of their names.
+        facts: Labels and texts about the model, the candidate and the criterion.
+        notes: The reasons to doubt the comparison.
+        columns: The titles of the columns.
+        lines: The rows of the table.
+        left_out: The reasons for omitted entries; for each the number of entries and some names.
         findings: The findings of the document.
     """
 
@@ -126,7 +135,7 @@ def list_origins(finding: FindingDocument) -> list[str]:
 
 def make_view(document: ComparedDocument) -> View:
     """Return the view of a comparison, or of recordings."""
-    status = STATUS.get(document.exit_code, Status.UNRESOLVED)
+    status = STATUS_BY_EXIT_CODE.get(document.exit_code, Status.UNRESOLVED)
     answer = replace(parse_headline(document.says, document.exit_code), next=_list_next(document))
     if isinstance(document, ComparisonDocument):
         bad = document.tensors.first_bad
