@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from subgraph.trials.compare_tensors import Comparison, compare
     from subgraph.verdict import Signature, Status, Verdict
 
-# Imported at the first access: `import subgraph` takes milliseconds, and the command line needs
-# little of it at a time.
+# The module of each public name, imported at the first access. `import subgraph` then takes
+# milliseconds, and a command imports only the modules that it needs.
 _MODULES = {
     "questions.bisection.bisection": "Bisection bisect",
     "errors": (
@@ -137,8 +137,10 @@ def __dir__() -> list[str]:
 
 
 def _show_in_notebook() -> None:
-    """Name the results to IPython, if it runs; `subgraph.notebook`, which shows them, is loaded for
-    the first one."""
+    """If IPython runs, register the types of results that `subgraph.notebook` shows.
+
+    The first result that is shown loads `subgraph.notebook`.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None:

@@ -89,7 +89,7 @@ class SubcutError(Exception):
         self.code = code
 
     def to_json(self) -> JsonObject:
-        """Plain data: kind, code, what, hint."""
+        """Return plain data: kind, code, what, hint."""
         return {
             "kind": type(self).__name__,
             "code": self.code,
@@ -126,7 +126,7 @@ class UnknownName(UsageError):
         super().__init__(what, hint, code=code)
 
     def to_json(self) -> JsonObject:
-        """Plain data: kind, code, what, hint, nearest."""
+        """Return plain data: kind, code, what, hint, nearest."""
         return {**super().to_json(), "nearest": self.nearest}
 
 
@@ -196,7 +196,7 @@ class WorkerDied(BackendError):
         self.process = dict(process or {})
 
     def to_json(self) -> JsonObject:
-        """Plain data: kind, code, what, hint, signature, process."""
+        """Return plain data: kind, code, what, hint, signature, process."""
         return {**super().to_json(), "signature": self.signature, "process": self.process}
 
 

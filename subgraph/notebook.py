@@ -55,7 +55,7 @@ def render_html(item: Any) -> str:
 
 @singledispatch
 def draw_graph(item: Any) -> str:
-    """Draw a graph or a cut as SVG, groups closed.
+    """Draw a graph or a cut as SVG, with closed groups.
 
     Raises:
         TypeError: The object is not a graph or a cut.
@@ -138,7 +138,7 @@ def _(comparison: Comparison) -> str:
 
 @render_html.register
 def _(plan: PlanDocument) -> str:
-    """Show the answer, and if a score judged it, the curve of the score over what is kept."""
+    """Show the answer and, with a score, its curve over the number of places in float."""
     kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.result.kept or ())
     curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
@@ -169,8 +169,7 @@ def _(findings: Findings) -> str:
 
 @render_html.register
 def _(bisection: Bisection) -> str:
-    """Show the report in text once it ended, with the first finding drawn; before, how far
-    it is."""
+    """Show the progress of a search, or after its end the report and the first finding drawn."""
     if not bisection.finished:
         return _draw_progress(bisection)
     findings = bisection.result.findings

@@ -170,13 +170,16 @@ def _find_folder(kind: str) -> Path:
 
 
 def _find_entry_points(kind: str) -> StringMap:
-    """Name → module of the plugins of installed packages, none of which is imported."""
+    """Return the module of each plugin of installed packages by its name, without importing it."""
     return {e.name: e.value for e in metadata.entry_points(group=f"subcut.{kind}")}
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles a file each time: Python's compiled copy is taken for up to date if the file changes
-    within a second and keeps its size."""
+    """A loader that compiles a file at each load.
+
+    Python's compiled copy of the file may be out of date: Python does not notice a change within a
+    second that keeps the size of the file.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the file as it is now."""
@@ -192,16 +195,16 @@ def make_user_spec(name: str, path: Path) -> ModuleSpec:
 
 @cache
 def _execute(path: Path, _changed: int) -> ModuleType:
-    """Run the file, once for each time at which it was changed (nanoseconds)."""
-    # with a checksum of the path: two files of one name in two folders are two modules
+    """Run the file of a plugin, once for each time of change in nanoseconds; return the module."""
+    # The checksum distinguishes files with the same name in different folders.
     name = f"subcut_plugin_{path.stem}_{crc32(os.fsencode(path)):08x}"
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file", code="plugin.not-python")
     spec = make_user_spec(name, path)
     module = util.module_from_spec(spec)
-    sys.modules[name] = module  # its own dataclasses and pickles look for it there
+    sys.modules[name] = module  # dataclasses and pickles of the module need this
     if str(path.parent) not in sys.path:
-        # It may import modules of its folder; installed packages come first.
+        # A plugin may import modules of its folder. Installed packages come first.
         sys.path.append(str(path.parent))
         _plugin_folders.append(str(path.parent))
     if _InstalledNamespaces not in sys.meta_path:
@@ -220,8 +223,10 @@ def _execute(path: Path, _changed: int) -> ModuleType:
 
 
 class _InstalledNamespaces:
-    """A finder of installed namespace packages, as `google` of protobuf: a module of a later folder
-    hides them."""
+    """A finder of installed namespace packages, like `google` of protobuf.
+
+    Without it, a module in a later folder of `sys.path` hides such a package.
+    """
 
     @staticmethod
     def find_spec(

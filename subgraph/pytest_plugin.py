@@ -138,11 +138,11 @@ class ModelTest(pytest.Item):
 def subcut_agrees(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`subcut_agrees(model, candidate, inputs)` fails the test unless the candidate is right.
 
-    `model`, `candidate`: arguments as on subcut's command line. `inputs`: a file, a folder of
-    samples, several of these, or name → array. Also by name: `criterion`, `reference`, `shapes`
-    (name → sizes), `seed`, `may_be_empty` (outputs that are right even if they do not depend on the
-    candidate). Defaults come from the project file; else the candidate is onnxruntime, and the
-    inputs are seeded random values.
+    `model` and `candidate` are arguments as on subcut's command line. `inputs` is a file, a folder
+    of samples, several of these, or an array for each name. Keyword arguments are `criterion`,
+    `reference`, `shapes` (sizes for each name), `seed` and `may_be_empty` (outputs that are right
+    even if they do not depend on the candidate). The project file has the defaults. Without a
+    default, the candidate is onnxruntime, and the inputs are seeded random values.
     """
     from subgraph import project
 
@@ -194,7 +194,7 @@ def _require_agreement(
             *((f"subcut_{k}", v) for k, v in found.places.items()),
         ]
     if error:
-        pytest.fail(error, pytrace=False)  # here, so that it is not shown as raised by another one
+        pytest.fail(error, pytrace=False)  # outside of `except`, so that pytest shows one error
 
 
 def _describe(error: SubcutError) -> str:

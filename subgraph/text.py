@@ -1,5 +1,8 @@
-"""Names from a model, made safe to show (no control characters, no terminal escapes); the names
-nearest to a typo."""
+"""Texts for terminals and reports: safe names, short names, numbers, lists, columns.
+
+A name from a model may have control characters or terminal escapes, which `clean` removes.
+`find_nearest` returns the names that are similar to a typo.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def split_signature(path: Path) -> tuple[Path, str]:
 
 
 def format_cell(text: str) -> str:
-    """Return a text for a cell of a spreadsheet: cleaned, and it never starts a formula.
+    """Return a text for a cell of a spreadsheet, without control characters and never a formula.
 
     >>> format_cell("=1+1\\n")
     "'=1+1"
@@ -124,8 +127,10 @@ def mask_logins(text: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """Return False for a file name or an argument that is not UTF-8: Python turns its bytes into
-    surrogates."""
+    """Return whether a file name or an argument is UTF-8.
+
+    Python turns other bytes into surrogates.
+    """
     return not any("\ud800" <= c <= "\udfff" for c in name)
 
 
@@ -157,7 +162,7 @@ def omit_middle(name: str, length: int = 56) -> str:
 
 
 def shorten_names(text: str) -> str:
-    """Shorten the long names of a sentence as `omit_middle` does; `selection.select` takes them."""
+    """Shorten the long names in a sentence like `omit_middle`; `selection.select` accepts them."""
     return re.sub(LONG_NAME, lambda name: omit_middle(name[0]), text)
 
 

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
-Arrays: TypeAlias = "Mapping[str, Array]"  # by tensor
+Arrays: TypeAlias = "Mapping[str, Array]"  # by the name of the tensor
 Shape: TypeAlias = tuple[int, ...]
-Shapes: TypeAlias = Mapping[str, Sequence[int]]  # by input
+Shapes: TypeAlias = Mapping[str, Sequence[int]]  # by the name of the input
 Strings: TypeAlias = tuple[str, ...]
 StringMap: TypeAlias = Mapping[str, str]
-Fields: TypeAlias = Mapping[str, Any]  # options, or an object of JSON or TOML, to be read
-JsonObject: TypeAlias = dict[str, Any]  # the same, to be written
+Fields: TypeAlias = Mapping[str, Any]  # options, or an object of JSON or TOML, for reading only
+JsonObject: TypeAlias = dict[str, Any]  # an object of JSON or TOML that is built
 _T = TypeVar("_T")
 
 
