@@ -88,7 +88,7 @@ def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) ->
     shown = sorted(inside.union(*(whole.find_near(i, 1) for i in inside)))
     at = {i: k for k, i in enumerate(shown)}
     marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))
-    drawer = Drawer(whole.part(shown))
+    drawer = Drawer(whole.select_part(shown))
     keys = drawer.tree.choose_open(MAX_BOXES) | drawer.tree.find_partial(marks.region)
     return draw_svg(drawer.layout(keys, DRAWING_WIDTH), marks, f"{graph.path.name}, a part")
 

@@ -94,24 +94,24 @@ class Project:
             return _parse_text(key, text)
         return self.values.get(key, default)
 
-    def origin(self, key: str, typed: Any = None) -> str:
+    def find_origin(self, key: str, typed: Any = None) -> str:
         """Return the project file if `get` takes the value from it, else ""."""
         own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
         return "" if own or key not in self.values else str(self.file)
 
-    def setting(self, **typed: Any) -> str:
+    def describe_settings(self, **typed: Any) -> str:
         """Return which settings are the project file's, as `input of subcut.toml`; "" if none is.
 
         Args:
             typed: By key, the value on the command line.
         """
-        keys = [key for key, value in typed.items() if self.origin(key, value)]
+        keys = [key for key, value in typed.items() if self.find_origin(key, value)]
         if not keys or not self.file:
             return ""
         place = self.file.name if self.file.parent == Path.cwd() else self.file
         return f"{' and '.join(keys)} of {place}"
 
-    def tests(self) -> Iterator[Project]:
+    def iter_tests(self) -> Iterator[Project]:
         """Yield the settings of each test, which runs one `model` on one `candidate`.
 
         A table of `[[tests]]` overrides the settings of the file. A model may be a glob. The

@@ -106,7 +106,7 @@ class ModelTests(pytest.File):
             settings = project.load(self.path.parent)
             if settings.file is None or not settings.file.samefile(self.path):
                 return  # a pyproject.toml without settings, or next to a subcut.toml
-            for one in settings.tests():
+            for one in settings.iter_tests():
                 model = os.path.relpath(one.values["model"], settings.file.parent)
                 name = clean(f"{model}[{one.values['candidate']}]")
                 seen[name] += 1

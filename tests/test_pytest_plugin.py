@@ -175,7 +175,7 @@ def test_slip_in_a_table_of_tests_names_the_file(
 ) -> None:
     (tmp_path / "subcut.toml").write_text(table)
     with pytest.raises(error) as e:
-        list(project.load(tmp_path).tests())
+        list(project.load(tmp_path).iter_tests())
     assert str(tmp_path / "subcut.toml") in e.value.what
 
 
@@ -184,7 +184,7 @@ def test_test_has_the_settings_of_the_file_and_its_own(tmp_path: Path) -> None:
         'candidate = "npu"\nseed = 3\ncriterion = "tnn"\n[[tests]]\nmodel = ["a.onnx",'
         ' "b.onnx"]\nseed = 4\n'
     )
-    found = [one.values for one in project.load(tmp_path).tests()]
+    found = [one.values for one in project.load(tmp_path).iter_tests()]
     assert [Path(one["model"]).name for one in found] == ["a.onnx", "b.onnx"]
     assert all(
         (one["candidate"], one["seed"], one["criterion"]) == ("npu", 4, "tnn") for one in found

@@ -127,7 +127,7 @@ def name_of(path: Path) -> str:
 def _redact_name(path: Path, manifest: Manifest) -> str:
     evidence = manifest.evidence
     spec = evidence.candidate if evidence else ""
-    plain = redact.make_redactor(_find_secrets(evidence)).spec(spec)
+    plain = redact.make_redactor(_find_secrets(evidence)).redact_spec(spec)
     if redact.REMOVED not in plain and Path(spec).name == spec:
         return folders.make_safe_name(path.name)
     return folders.make_safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
@@ -331,21 +331,21 @@ def _find_secrets(evidence: EvidenceRequest | None) -> list[str]:
 
 def _iter_suspicious(top: str, files: PackedFiles, redactor: Redactor) -> Iterator[str]:
     """Yield private details in names, and in models and scripts, which are packed unchanged."""
-    if kinds := redactor.leaks(top.encode(), words=True):
+    if kinds := redactor.find_leaks(top.encode(), words=True):
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip sets another"
     for name, source in sorted(files.items()):
         text = not isinstance(source, Path) or name.startswith(f"{CANDIDATE_FILES}/")
-        kinds = redactor.leaks(name.encode(), words=True)
+        kinds = redactor.find_leaks(name.encode(), words=True)
         hint = ""
         if kinds:
             yield f"{clean(name)}: its name has {' and '.join(kinds)}"
         if text:
-            kinds = redactor.leaks(read_data(source), words=True)
+            kinds = redactor.find_leaks(read_data(source), words=True)
         elif isinstance(source, Path) and source.suffix == ".onnx":
             texts = read_texts(source)
             written = "\n".join((*texts.metadata, *texts.documentation)).encode()
-            in_metadata = redactor.leaks(written, words=True, addresses=True)
-            kinds = redactor.leaks(protobuf.read(source).model.SerializeToString())
+            in_metadata = redactor.find_leaks(written, words=True, addresses=True)
+            kinds = redactor.find_leaks(protobuf.read(source).model.SerializeToString())
             kinds += [kind for kind in in_metadata if kind not in kinds]
             hint = "; --strip-metadata leaves it out" if in_metadata else ""
         else:

@@ -315,7 +315,9 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
             )
             name = file.relative_to(base).as_posix()
             if kinds := [
-                kind for kind in redactor.leaks(_read(file)) if "secret" in kind or "token" in kind
+                kind
+                for kind in redactor.find_leaks(_read(file))
+                if "secret" in kind or "token" in kind
             ]:
                 raise UsageError(
                     f"{file} holds {kinds[0]}",

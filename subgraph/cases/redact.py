@@ -177,13 +177,13 @@ class Redactor:
     def _name(self, path: str) -> str:
         return self._remove_private(_find_name(path))
 
-    def spec(self, spec: str) -> str:
+    def redact_spec(self, spec: str) -> str:
         """Return a candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`,
         `npu`."""
         head, sep, rest = split_spec(spec)
         return self._name(head) + sep + self.command(rest)
 
-    def option(self, key: str, value: Any) -> Any:
+    def redact_option(self, key: str, value: Any) -> Any:
         """Return the value of a candidate's option, `REMOVED` for a secret one."""
         if SECRET.search(key):
             return REMOVED
@@ -213,7 +213,7 @@ class Redactor:
 
     def _redact_mapping(self, value: Fields, key: str, inside: bool) -> JsonObject:
         if inside and key == "options":
-            return {k: self.option(k, v) for k, v in value.items()}
+            return {k: self.redact_option(k, v) for k, v in value.items()}
         if inside and key == "files":  # of the candidate, by the word that names each
             return {self._name(word): digest for word, digest in value.items()}
         is_map = key in MAPS
@@ -240,7 +240,7 @@ class Redactor:
         if "CommandLine" in leaving:
             return self.command(value)
         if key in ("candidate", "backend", "reference") or (inside and key == "name"):
-            return self.spec(value)
+            return self.redact_spec(value)
         if ("Name" in leaving and not inside) or "Word" in leaving:
             return value
         if "Version" in leaving and _VERSION.fullmatch(value):
@@ -253,7 +253,7 @@ class Redactor:
             return self.command(value)
         return self.text(value, key)
 
-    def leaks(self, data: bytes, *, words: bool = False, addresses: bool = False) -> list[str]:
+    def find_leaks(self, data: bytes, *, words: bool = False, addresses: bool = False) -> list[str]:
         """Return the kinds of private details in a file that is packed unchanged.
 
         Names of user and host count only with `words`.

@@ -242,7 +242,10 @@ def log_steps(bisection: Bisection) -> Result:
             log.log(FIRST_ANSWER_LEVEL, "%s", _describe_first_answer(bisection, step))
         remaining = bisection.remaining
         log_step(
-            step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items))
+            step,
+            remaining,
+            bisection.nodes(step),
+            sorted(bisection.oracle.list_indices(step.items)),
         )
         if remaining.estimate and time.monotonic() - last_estimate_at >= ESTIMATE_SECONDS:
             last_estimate_at = time.monotonic()

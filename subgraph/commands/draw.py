@@ -153,7 +153,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
         middle = select(graph, shown.around).nodes
         kept = sorted(set().union(*(whole.find_near(i, shown.hops or 2) for i in middle)))
     if shown.around:
-        drawer = Drawer(whole.part(kept))
+        drawer = Drawer(whole.select_part(kept))
     else:
         drawer = Drawer(whole, make_inner_networks(part), format_weight_notes(graph))
     values, failed, found = (

@@ -143,7 +143,7 @@ def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
             return parse_candidate(asked, spec)
         return None
     except SubcutError as e:
-        place = Path(asked.settings.origin("candidate") or "$SUBCUT_CANDIDATE").name
+        place = Path(asked.settings.find_origin("candidate") or "$SUBCUT_CANDIDATE").name
         what = "; ".join(
             filter(None, (e.what, e.hint, f"correct {place}, or name one with -c SPEC"))
         )
@@ -319,7 +319,7 @@ class _Form:
             return format_shape(tuple(shape))
         return format_shape(tuple(shorten_size(d) if isinstance(d, str) else d for d in shape))
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def format_table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         """Return aligned columns, numbers to the right; columns without content are left out, and
         rows between the first and the last ones.
 
@@ -421,7 +421,7 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
         yield f"function {name}   {count(f.nodes, 'node')}, called {count(f.calls, 'time')}"
     rows = [["in", *form.tensor(t, is_end=True)] for t in document.inputs]
     rows += [["out", *form.tensor(t, is_end=True)] for t in document.outputs]
-    yield from form.table(["", *_TENSOR], rows)
+    yield from form.format_table(["", *_TENSOR], rows)
     yield from (f"  {clean(t.name)}: {clean(t.values)}" for t in document.inputs if t.values)
     yield ""
     rows = []
@@ -430,7 +430,7 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
         for tensor in node.outputs:
             rows.append([*first, *form.tensor(tensor)])
             first = ["", "", ""]
-    yield from form.table(["#", "node", "op", *_TENSOR], rows)
+    yield from form.format_table(["#", "node", "op", *_TENSOR], rows)
 
 
 def _iter_nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
@@ -439,7 +439,7 @@ def _iter_nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
         rows = []
         for node in document.nodes:
             rows += [[_name_node(node), *form.tensor(tensor)] for tensor in node.outputs]
-        yield from form.table(["node", *_TENSOR], rows)
+        yield from form.format_table(["node", *_TENSOR], rows)
         return
     for node in document.nodes:
         yield _name_node(node)
@@ -493,7 +493,7 @@ def _iter_boundary(
     for t in outputs:
         readers = [*map(_name_node, t.read_by), *(["the model's output"] * t.is_output)]
         rows.append(["out", *form.tensor(t), f"to {', '.join(readers) or 'nobody'}"])
-    return form.table(["", *_TENSOR, ""], rows)
+    return form.format_table(["", *_TENSOR, ""], rows)
 
 
 def _name_maker(made_by: NodeInfo | str | None) -> str:

@@ -146,7 +146,7 @@ def lint(
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     """Return whether the model fixes a dimension of this input at another size."""
     try:
-        Feeding(shapes={name: shape}).symbol_sizes(graph)
+        Feeding(shapes={name: shape}).find_symbol_sizes(graph)
     except UsageError as e:
         return e.code == "shape.fixed-axis"
     return False
@@ -314,7 +314,7 @@ def _describe_entry(entry: Entry) -> str:
     rows = [
         ("nodes", ", ".join([entry.operator, *when])),
         ("not", ", ".join(unless)),
-        ("releases", entry.releases("")),
+        ("releases", entry.format_releases("")),
         ("how far", entry.off),
         ("cure", entry.cure),
         ("thread", entry.thread),

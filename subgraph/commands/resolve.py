@@ -151,7 +151,7 @@ class Asked:
                 self._read("scale", inputs.scale, partial(_parse_channel_numbers, "--scale", 1.0)),
                 settings.get("bgr", inputs.bgr or None, False),
             ),
-            setting=settings.setting(
+            setting=settings.describe_settings(
                 input=files, shape=inputs.shape, mean=inputs.mean, scale=inputs.scale
             ),
         )
@@ -159,7 +159,7 @@ class Asked:
     def _read(self, key: str, typed: Any, convert: Callable[[Any], T], default: Any = None) -> T:
         """Return a setting's value, converted; an error names the project file if the value is from
         there."""
-        with name_setting(self.settings.setting(**{key: typed})):
+        with name_setting(self.settings.describe_settings(**{key: typed})):
             return convert(self.settings.get(key, typed, default))
 
     @property
@@ -183,7 +183,7 @@ class Asked:
         """
         from subgraph.comparison import judge
 
-        with name_setting(self.settings.setting(criterion=self.comparison.criterion)):
+        with name_setting(self.settings.describe_settings(criterion=self.comparison.criterion)):
             words = find_criterion_words(self)
             judge.parse_criterion(words)
         return words
@@ -223,7 +223,7 @@ class Asked:
             return None
         from subgraph.runtime import candidate as candidates
 
-        with name_setting(self.settings.setting(reference=self.runtime.reference)):
+        with name_setting(self.settings.describe_settings(reference=self.runtime.reference)):
             reference = candidates.parse(spec, self.settings)
         if library and not reference.can.custom_ops:
             raise UsageError(
@@ -260,7 +260,7 @@ class Asked:
         typed = spec
         spec = settings.get("candidate", spec)
         usual = "litert" if model and is_of_tflite(model) else PLAIN
-        with name_setting(settings.setting(candidate=typed)):
+        with name_setting(settings.describe_settings(candidate=typed)):
             candidate = _add_custom_ops(self, candidates.parse(spec or usual, settings))
         timeout = self._read(
             "timeout", runtime.timeout, partial(require_positive_number, "--timeout")
@@ -380,7 +380,7 @@ def find_criterion_words(asked: Asked) -> str:
     # Nobody translates a model by approximate kernels.
     usual = ROUNDING_ALONE if module or asked.translated else "noise"
     words = str(asked.settings.get("criterion", comparison.criterion, usual))
-    origin = asked.settings.origin("criterion", comparison.criterion)
+    origin = asked.settings.find_origin("criterion", comparison.criterion)
     require_trust(find_criterion_code(words, origin), asked.result.trust)
     return words
 
@@ -434,7 +434,7 @@ def _find_custom_ops(asked: Asked) -> tuple[str, str]:
             "--custom-ops wants the file that registers the operators",
             code="file.not-found",
         )
-    return str(Path(library).resolve()), asked.settings.origin(
+    return str(Path(library).resolve()), asked.settings.find_origin(
         "custom_ops", asked.runtime.custom_ops
     )
 

@@ -119,7 +119,7 @@ def view(
             typed, asked, found.candidate, f"{model}/{RUN_JSON}", trust=runs.trust
         )
     known = partial(find_known, asked, list(typed.candidates))
-    typed = replace(typed, known=known, sizes=asked.feeding.symbol_sizes)
+    typed = replace(typed, known=known, sizes=asked.feeding.find_symbol_sizes)
 
     def open_session() -> ViewSession:
         opened = open_model(path)

@@ -164,7 +164,7 @@ def _judge_pair(
         label = NOTHING
         why = "no element is finite in both"
     signature = (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None
-    errors = pair.metrics(metrics) | ruling.metrics
+    errors = pair.compute_metric(metrics) | ruling.metrics
     label = label or LABELS[status]
     return Judgement(
         context.name, status, signature, label, why, errors, find_worst(pair), ruling.noise, sample

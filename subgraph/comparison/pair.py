@@ -166,7 +166,7 @@ class Pair:
         unequal[self.finite] = self.difference > 0
         return int(unequal.reshape(-1, 2).any(axis=1).sum())
 
-    def metrics(self, names: Iterable[str]) -> dict[str, float]:
+    def compute_metric(self, names: Iterable[str]) -> dict[str, float]:
         """Return a value by name of metric; NaN if nothing was compared, or the values are not
         numbers.
 

@@ -141,11 +141,11 @@ class Tree:
             number = self.groups[number].parent
         return keys[::-1]
 
-    def holder(self, node: int) -> str:
+    def find_holder(self, node: int) -> str:
         """Return the key of the innermost group that holds a node; empty at the outermost level."""
         return self.groups[self._parents[self.network.folded.get(node, node)]].key
 
-    def relative(self, name: str, scope: int) -> str:
+    def shorten_name(self, name: str, scope: int) -> str:
         """Return a node's name without its first `scope` parts; the whole name if names hold no
         scopes."""
         if not scope or not self._separator:
@@ -210,15 +210,15 @@ class Tree:
         """Collect the leaves of a group and of the groups inside it."""
         for number in reversed(self._list_groups(top)):
             group = self.groups[number]
-            group.leaves = list(flatten(map(self.leaves, group.members)))
+            group.leaves = list(flatten(map(self.list_leaves, group.members)))
 
     # ------------------------------------------------------------ one level
 
-    def leaves(self, member: int) -> Sequence[int]:
+    def list_leaves(self, member: int) -> Sequence[int]:
         """Return the leaves of a member."""
         return self.groups[member].leaves if member in self.groups else (member,)
 
-    def level_order(
+    def sort_members(
         self, members: Sequence[int]
     ) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
         """Return the members in topological order, and the tensors of each edge (from, to).
@@ -237,7 +237,9 @@ class Tree:
                     row = edges.setdefault((other, m), [])
                     if name not in row:
                         row.append(name)
-        return sort_topologically(members, edges, {m: min(self.leaves(m)) for m in members}), edges
+        return sort_topologically(
+            members, edges, {m: min(self.list_leaves(m)) for m in members}
+        ), edges
 
 
 def _dissolve(tree: Tree) -> None:
@@ -281,7 +283,7 @@ def _compress(tree: Tree) -> None:
 def _follows_data(tree: Tree, number: int) -> bool:
     """Return whether each scope of a group is connected, and few tensors go back among them."""
     group = tree.groups[number]
-    order, edges = tree.level_order(group.members)
+    order, edges = tree.sort_members(group.members)
     place = {m: k for k, m in enumerate(order)}
     total = sum(map(len, edges.values()))
     backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
@@ -319,7 +321,7 @@ def _split(tree: Tree, number: int) -> None:
     if len(members) <= limit:
         return
     tree._gather(number)
-    order, edges = tree.level_order(members)
+    order, edges = tree.sort_members(members)
     parts = split_into_segments(order, edges)
     if len(parts) == 1 and len(order) <= MAX_FLAT:
         return
@@ -366,7 +368,7 @@ def _find_first_leaf(tree: Tree, member: int) -> int:
 
 def map_leaves(tree: Tree, members: Iterable[int]) -> dict[int, int]:
     """Return the member of each leaf."""
-    return invert((member, tree.leaves(member)) for member in members)
+    return invert((member, tree.list_leaves(member)) for member in members)
 
 
 def sort_topologically(

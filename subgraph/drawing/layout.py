@@ -177,10 +177,10 @@ class Drawer:
         self._kept: dict[tuple[int, frozenset[object], float, bool], Level] = {}
         groups = self.tree.groups
         self.openable = {g.key: groups[g.parent].key for g in groups.values() if g.parent >= 0}
-        self.holders = [self.tree.holder(node) for node in range(len(network.ops))]
+        self.holders = [self.tree.find_holder(node) for node in range(len(network.ops))]
         for node, inside in self._inner.items():
             key = f"#{node}"
-            self.openable[key] = self.tree.holder(node)
+            self.openable[key] = self.tree.find_holder(node)
             for body, drawer in inside:
                 self.openable |= {
                     body.outer(k): body.outer(above) if above else key
@@ -347,7 +347,9 @@ class Drawer:
         member = cell.member
         group = self.tree.groups.get(member)
         nodes = (
-            [] if inner and group else [n for n in self.tree.leaves(member) if n < len(network.ops)]
+            []
+            if inner and group
+            else [n for n in self.tree.list_leaves(member) if n < len(network.ops)]
         )
         item = measure_member(self.tree, cell, inner, tall=tall)
         nested = list[int]()

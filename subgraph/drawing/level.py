@@ -199,7 +199,7 @@ def find_crossing(tree: Tree, number: int) -> Crossing:
     """Return the tensors between the members of a group. Linear in the group's leaves."""
     sources = tree.network.sources
     wide = tree.network.wide
-    order, edges = tree.level_order(tree.groups[number].members)
+    order, edges = tree.sort_members(tree.groups[number].members)
     at = map_leaves(tree, order)
     entering: dict[str, list[int]] = {}
     named: NamedTensors = {}
@@ -268,7 +268,7 @@ def _make_labels(tree: Tree, number: int, members: Sequence[int], length: int) -
         if m in tree.groups:
             names[m] = clean(tree.groups[m].label)
         else:
-            names[m] = tree.relative(clean(tree.network.label(m)), scope)
+            names[m] = tree.shorten_name(clean(tree.network.label(m)), scope)
     labels = make_distinct_labels(names.values(), length)
     return {m: labels[name] for m, name in names.items()}
 
@@ -290,7 +290,7 @@ def _make_cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequenc
 
 def measure_member(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> Item:
     """Return the box of a member, without its stubs."""
-    weight = len(tree.leaves(cell.member))
+    weight = len(tree.list_leaves(cell.member))
     if inner:
         return Item(inner.anchor, inner.width - inner.anchor, inner.height, weight)
     group = cell.member in tree.groups

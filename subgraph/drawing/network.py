@@ -73,7 +73,7 @@ class Network:
         leaf -= nodes
         return self.inputs[leaf] if leaf < inputs else self.outputs[leaf - inputs]
 
-    def part(self, nodes: Collection[int]) -> Network:
+    def select_part(self, nodes: Collection[int]) -> Network:
         """Return the network of these nodes, numbered in ascending order, with its boundary as
         inputs and outputs."""
         kept = sorted(nodes)

@@ -104,7 +104,7 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
     for taker, output in joined.items():
         a = read_type(makers[output].type)
         b = read_type(other.inputs[taker].type)
-        if a[:2] != b[:2] or not (a.shape_fits(b) or not a.dims or not b.dims):
+        if a[:2] != b[:2] or not (a.does_shape_fit(b) or not a.dims or not b.dims):
             raise ModelError(
                 f"output '{output}' is {a.dtype} {a.dims}, input '{taker}' is {b.dtype} {b.dims}",
                 "--map joins others, or put a Cast or Reshape between them",

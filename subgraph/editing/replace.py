@@ -141,7 +141,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
 
 def _fits(one: DeclaredType, other: DeclaredType) -> bool:
     named = "undefined" not in (one.dtype, other.dtype)
-    return one.shape_fits(other) and not (
+    return one.does_shape_fit(other) and not (
         named and (one.form, one.dtype) != (other.form, other.dtype)
     )
 

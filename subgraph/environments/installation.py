@@ -3,7 +3,7 @@ removed.
 
 They are made aside and renamed when they are complete; a lock keeps two commands from making the
 same one. uv makes them if there is one, else venv and pip. Whoever calls `make` has shown
-`commands` to the user before.
+`list_commands` to the user before.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Installation:
         is_there = (self.folder / REQUIREMENTS).is_file() and os.access(self.python, os.X_OK)
         return is_there and is_private(self.folder) and is_private(self.python.parent)
 
-    def commands(self, folder: Path) -> list[list[str]]:
+    def list_commands(self, folder: Path) -> list[list[str]]:
         """Return the command lines that build it in a folder."""
         python = str(folder / PYTHON)
         sources = [*self.sources, *(ALONE if self.alone else ())]
@@ -141,7 +141,7 @@ def show(environment: Installation) -> None:
     if environment.processor and not emulated.find_system(environment.processor).is_dir():
         log.info("  apt-get fetches %s's C library and Python (17 MB) first", environment.processor)
         return
-    for command in environment.commands(environment.folder):
+    for command in environment.list_commands(environment.folder):
         log.info("  %s", mask_logins(clean(join(command))))
 
 
@@ -160,7 +160,7 @@ def make(environment: Installation, timeout: float = MAX_INSTALL_SECONDS) -> Pat
         if not environment.is_ready:
             _make_system(environment)
             with folders.write_aside(environment.folder) as work:
-                for command in environment.commands(work):
+                for command in environment.list_commands(work):
                     _run(command, environment, timeout=timeout)
                 if environment.processor:
                     emulated.write_interpreter(environment.processor, work, environment.folder)

@@ -181,7 +181,7 @@ class Blob:
     offset: int
     length: int
 
-    def chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    def iter_chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         """Yield the bytes, at most `size` at a time. OSError if the file ends before them."""
         with self.file.open("rb") as file:
             file.seek(self.offset)
@@ -646,7 +646,7 @@ def digest_weights(tensors: list[TensorProto], model: Path) -> str:
     for tensor in sorted(tensors, key=lambda t: str(t.name)):
         blob = locate(tensor, model)
         digest.update(f"{tensor.name}\0{tensor.data_type}\0{list(tensor.dims)}\0".encode())
-        for chunk in blob.chunks():
+        for chunk in blob.iter_chunks():
             digest.update(chunk)
     return digest.hexdigest() if tensors else ""
 
@@ -714,7 +714,7 @@ def iter_pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
     name, bits = dtypes.TYPES[tensor.data_type]
     if is_on_disk(tensor) and bits >= 8:
         dtype = find_dtype(name)
-        chunks = locate(tensor, model).chunks(size * dtype.itemsize)
+        chunks = locate(tensor, model).iter_chunks(size * dtype.itemsize)
         yield from (np.frombuffer(chunk, dtype) for chunk in chunks)
     else:
         flat = to_array(tensor, model).ravel("K")
@@ -838,5 +838,5 @@ def encode_varints(*values: int) -> bytes:
 
 def copy_blob(blob: Blob, out: BinaryIO) -> None:
     """Append the bytes of a weight to `out`."""
-    for chunk in blob.chunks():
+    for chunk in blob.iter_chunks():
         out.write(chunk)

@@ -53,7 +53,7 @@ class DeclaredType(NamedTuple):
             return None
         return [None if isinstance(d, str) and d.startswith("unk__") else d for d in self.dims]
 
-    def shape_fits(self, other: DeclaredType) -> bool:
+    def does_shape_fit(self, other: DeclaredType) -> bool:
         """Return whether a tensor can have both shapes. An open dimension fits any size."""
         if self.dims is None or other.dims is None:
             return True

@@ -177,13 +177,13 @@ def _find_unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
     written = WrittenNames(graph.maker, run.plain)
     entries = dict[str, DumpEntry]()
     for entry in flatten(run.samples):
-        entries |= dict.fromkeys(written.meant_by(entry), entry)
+        entries |= dict.fromkeys(written.find_meant(entry), entry)
     return find_unrounded(graph, entries, lambda name: entries[name].read())
 
 
 def is_of_module(folder: Path) -> bool:
     """Return whether `subgraph.torch.record` wrote a folder of a module."""
-    made = scan(folder).maybe_json(MANIFEST) if folder.is_dir() else None
+    made = scan(folder).read_json_if_there(MANIFEST) if folder.is_dir() else None
     return isinstance(made, dict) and made.get("schema") == SCHEMA
 
 

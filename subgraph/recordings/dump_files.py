@@ -137,7 +137,7 @@ class Files:
         with self.reading(name):
             return self.read(name).decode("utf-8-sig")
 
-    def maybe_json(self, name: str) -> Any:
+    def read_json_if_there(self, name: str) -> Any:
         """Return a small file's JSON; None if there is no such file, or it is not JSON.
 
         Raises:

@@ -78,7 +78,7 @@ def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     if why := _explain_incomparable(mine, golden):
         return {**dict.fromkeys(ALGORITHMS, math.nan), REASON: why}
     pair = Pair(_convert_to_float32(golden), _convert_to_float32(mine))
-    found = criterion.measure(pair) | pair.metrics(("max_abs", "mean_abs"))
+    found = criterion.measure(pair) | pair.compute_metric(("max_abs", "mean_abs"))
     with np.errstate(all="ignore"):
         relative = compute_relative_errors(*pair.values)
         spread = f"{_format_spread(pair.candidate)},{_format_spread(pair.reference)}"

@@ -388,4 +388,4 @@ def _can_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
     capture_tensors(model, first)
     values = ((n, read_reference_value(model, n, 0)) for n in first)
     sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
-    return any(sums.near(entry.read(), MAX_DISTANCE) for entry in entries if not entry.missing)
+    return any(sums.find_near(entry.read(), MAX_DISTANCE) for entry in entries if not entry.missing)

@@ -98,7 +98,7 @@ def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
     opened: set[str] = set()
     size = len(tree.groups[tree.root].members)
     for node in nodes:
-        holder = tree.holder(node)
+        holder = tree.find_holder(node)
         more = set(tree.list_around(holder)) - opened if holder else set()
         size += sum(len(tree.groups[tree.numbers[key]].members) - 1 for key in more)
         if size > MAX_BOXES:

@@ -234,7 +234,7 @@ class Feeding(FeedingOptions):
         """
         has_shapes_of_file = "shape" in self.setting.partition(" of ")[0]
         with name_setting(self.setting if has_shapes_of_file else ""):
-            sizes = self.symbol_sizes(graph)
+            sizes = self.find_symbol_sizes(graph)
             specs = [_make_spec(graph, name, self.shapes, sizes) for name in names]
         numbers = range(len(self.records))
         labels = self.labels or ([f"sample_{k}" for k in numbers] if len(numbers) > 1 else [""])
@@ -259,7 +259,7 @@ class Feeding(FeedingOptions):
             for (label, files), origin in zip(samples, origins, strict=True)
         ]
 
-    def symbol_sizes(self, graph: Graph) -> dict[str, int]:
+    def find_symbol_sizes(self, graph: Graph) -> dict[str, int]:
         """Return the sizes that the shapes give the symbols in the inputs' declared dimensions.
 
         A shape of one number may name a symbol in place of an input.

@@ -439,7 +439,7 @@ class Reference(Closable):
             self._stretched[key] = model
         return True
 
-    def exclusive(self) -> AbstractContextManager[object]:
+    def exclude_others(self) -> AbstractContextManager[object]:
         """Keep other threads out of a block: a load and the runs that follow it."""
         return self._lock
 

@@ -140,7 +140,7 @@ class ReferenceValues:
                 missing = drop_repeats((*self.graph.inputs, *missing))
                 stems = folders.number_stems(missing, "t")
                 above = region.find_upstream(self.graph, missing)
-                with self.reference.exclusive():
+                with self.reference.exclude_others():
                     self.captured = capture_samples(
                         self.reference, self.graph, above, stems, self.samples, into
                     )
@@ -166,7 +166,7 @@ class ReferenceValues:
         stems = folders.number_stems(names, "t")
         runs = []
         loaded = load_ancestors(self.reference, graph, above, names, into, types)
-        with self.reference.exclusive(), loaded as needed:
+        with self.reference.exclude_others(), loaded as needed:
             for k, records in enumerate(self.records):
                 (into / str(k)).mkdir()
                 runs.append(

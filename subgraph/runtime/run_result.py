@@ -114,7 +114,7 @@ class RunResult:
                 for record in tensors.values():
                     yield from record.files
 
-    def nth(self, number: int) -> RunResult:
+    def get_pass(self, number: int) -> RunResult:
         """Return the result of a pass of the session; 1 is the first."""
         if number == 1 or not self.later:
             return self
@@ -125,7 +125,7 @@ class RunResult:
         """Return the result with a change made to each of its passes."""
         return replace(change(self), later=tuple(map(change, self.later)))
 
-    def differing(self, other: RunResult) -> set[str]:
+    def find_differing(self, other: RunResult) -> set[str]:
         """Return the tensors that only one of two runs has, or that differ in a bit or the type."""
         different = set()
         for one, two in zip(self.tensors, other.tensors, strict=True):
@@ -346,7 +346,7 @@ def merge(parts: Parts, samples: int) -> RunResult:
     passes = max((len(part.later) for _, part in parts), default=0)
     merged = []
     for number in range(1, passes + 2):
-        results = [part.nth(number) for _, part in parts]
+        results = [part.get_pass(number) for _, part in parts]
         if failed := next((result for result in results if result.failure), None):
             merged.append(failed)  # of one part: that of all
             continue

@@ -105,7 +105,7 @@ class StretchedModel:
     def fits(self) -> bool:
         """Return whether one stretch is enough, by the size of its weights."""
         run = _Nodes(self.graph, self.graph.outputs)
-        return find_end(run.costs, run.live({}), 0, self.limit) == len(run.order)
+        return find_end(run.costs, run.count_live_bytes({}), 0, self.limit) == len(run.order)
 
     def run(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
         """Run the model, as `Reference.run`.
@@ -183,7 +183,7 @@ class StretchedModel:
 
     def _advance(self, nodes: _Nodes, folder: Path, state: RunState) -> RunState:
         """Return the state after the next stretch."""
-        live = nodes.live(state.records)
+        live = nodes.count_live_bytes(state.records)
         start = state.position
         end = find_end(nodes.costs, live, start, self.limit)
         count = len(nodes.order)
@@ -291,7 +291,7 @@ class _Nodes:
             return ()
         return self.graph.reads[maker]
 
-    def live(self, records: Records) -> list[int]:
+    def count_live_bytes(self, records: Records) -> list[int]:
         """Return the bytes of the tensors that are alive before each node.
 
         A tensor of unknown size counts as the largest known one.

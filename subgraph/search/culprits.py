@@ -215,7 +215,7 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
         if smallest.even:
             return smallest.items, accumulated.make_partial_finding(state, smallest.items, share)
     for rest in smallest.list_neighbors(RegionOutcome.MINOR)[:MAX_MINOR_PIECES]:
-        with state.counting_any_failure():
+        with state.count_any_failure():
             piece = yield from shrink(state, rest, gradual=False)
         if (yield from is_culprit(state, progress.base, piece.items)):
             smallest = piece

@@ -166,7 +166,7 @@ class Seen:
             self.unresolved[query.items] = answer
         return outcome
 
-    def agreeing_supersets(self, region: Items) -> list[Items]:
+    def find_agreeing_supersets(self, region: Items) -> list[Items]:
         """Return the larger regions that contain this one and agreed, smallest first.
 
         They show that it is masked, or flaky. O(their size).
@@ -230,7 +230,7 @@ class SearchState:
         self.aim = replace(self.aim, proven={**self.aim.proven, region: why})
 
     @contextmanager
-    def counting_any_failure(self) -> Iterator[None]:
+    def count_any_failure(self) -> Iterator[None]:
         """Count a region that fails at all as failing, whatever it explains, in this block."""
         aim = self.aim
         self.aim = replace(aim, any_failure=True)
@@ -258,7 +258,7 @@ class SearchState:
                 )
         return (yield from self.driver.ask(purpose, queries, partial(self.seen.note, self.aim)))
 
-    def one_by_one(self, purpose: Purpose, queries: Iterable[Query]) -> Search[list[Answer]]:
+    def ask_singly(self, purpose: Purpose, queries: Iterable[Query]) -> Search[list[Answer]]:
         """Return the answers to queries that are sent singly.
 
         If a budget ends, the answers before it remain.
@@ -315,7 +315,7 @@ class SearchState:
             self.aim.make_isolated_query(region, repetition, fresh=repetition in fresh)
             for region, repetition in product(regions, again)
         ]
-        answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
+        answers = yield from self.ask_singly(Purpose.CONFIRM, queries)
         return [
             self.aim.outcome(query.items, answer)
             for query, answer in zip(queries, answers, strict=True)

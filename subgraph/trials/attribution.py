@@ -288,7 +288,7 @@ def _compute_values_without(
                 return result.failure
             outputs = result.tensors
         values = [{**v, **o} for v, o in zip(values, outputs, strict=True)]
-    return trials.model.values_with(values)
+    return trials.model.make_values(values)
 
 
 # ------------------------------------------------------------ errors
@@ -322,7 +322,7 @@ def compute_error(judge: Judge, values: Feeds) -> Array | None:
                 or (a.dtype != b.dtype and OTHER_KINDS & {a.dtype.kind, b.dtype.kind})
             ):
                 return None
-            mask = judge.mask(name, k, sample)
+            mask = judge.find_mask(name, k, sample)
             parts.append(
                 compute_scaled_differences(
                     a,

@@ -160,7 +160,7 @@ class CandidateModel:
 
         If only a part of the model is in float16, it is that of the element types of the region.
         """
-        if not self.precision or not self.precision.narrow or self.problem(region):
+        if not self.precision or not self.precision.narrow or self.find_problem(region):
             return self.precision
         own = self.region(region)
         return _find_narrow_type(self, own.all_nodes)
@@ -171,7 +171,7 @@ class CandidateModel:
         None if other steps add up: of a quantizer within the region, or of weights that the
         reference does not take.
         """
-        if self.nearest < MIN_NEAREST or self.problem(region):
+        if self.nearest < MIN_NEAREST or self.find_problem(region):
             return None
         own = self.region(region)
         known = {n: self.find_quantizer(n) for n in region.outputs if n in self.matches}
@@ -231,7 +231,7 @@ class CandidateModel:
         self._regions[key] = replace(piece, outputs=outputs)
         return self._regions[key]
 
-    def problem(self, region: Region) -> str:
+    def find_problem(self, region: Region) -> str:
         """Return the reason why the candidate's model has no such region; "" if it has."""
         try:
             self.region(region)
@@ -402,7 +402,7 @@ def coarsen_inputs(
         for fed, sample in zip(changed, records if match.scale else (), strict=False):
             value = sample[name].array()
             taken = match.to_candidate(value)
-            real = match.reference_real(value)
+            real = match.get_real_reference(value)
             plateau = mask_plateau(real)
             free = real if plateau is None else real[~plateau]
             limit = claim.eps * find_largest(free)

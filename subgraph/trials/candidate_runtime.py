@@ -146,7 +146,7 @@ class FormsTried:
     def _is_silent(self, form: Form) -> bool:
         return self.verdicts[form].signature in NO_OUTPUT - {Signature.TIMEOUT}
 
-    def sentences(self) -> Iterator[str]:
+    def iter_sentences(self) -> Iterator[str]:
         """Yield a line for the reader if the two forms were not treated alike."""
         if Form.PINNED not in self.verdicts:
             return
@@ -253,7 +253,7 @@ class ModelWriter:
             if fits:
                 return ShippedModel(whole, self.model.graph, None)
             return None
-        if own_model.problem(whole):
+        if own_model.find_problem(whole):
             return None
         region = own_model.region(whole)
         other = own_model.graph

@@ -902,7 +902,7 @@ def make_document(
         command=command,
         model=describe_model(trials.graph),
         notes=[
-            *full.forms.sentences(),
+            *full.forms.iter_sentences(),
             *trials.model.choice.sentences,
             *iter_mute_notes(comparison.whole),
             *comparison.notes,

@@ -31,7 +31,7 @@ def find_region_providers(trials: Trials, region: Region) -> Mapping[int, str]:
     """Return the provider of each node of a region that runs alone, as `find_providers` does."""
     if not _reports_providers(trials.runtime):
         return {}
-    with trials.model.temporary_folder() as folder:
+    with trials.model.make_temporary_folder() as folder:
         trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
         found = _map_to_nodes(trials.judge, folder / "model.onnx")
     return restrict(found, region.nodes)

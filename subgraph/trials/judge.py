@@ -128,7 +128,7 @@ class Judge:
         """Whether the candidate declares int8: its arithmetic may be fixed point."""
         return self._declared is Precision.INT8
 
-    def claim(self, region: Region) -> Precision:
+    def find_claim(self, region: Region) -> Precision:
         """Return the precision that the candidate claims in a region.
 
         It is the precision that the user declared, or that of the element types there in the model
@@ -178,7 +178,7 @@ class Judge:
         computed."""
         return _judge_pass(self.ignore_evidence(), self.model.whole(), result)
 
-    def mask(self, name: str, k: int, given: Records) -> Array | None:
+    def find_mask(self, name: str, k: int, given: Records) -> Array | None:
         """Return the elements of a model output that are compared in sample `k`; None for all.
 
         They are booleans of its shape.
@@ -228,15 +228,17 @@ class Judge:
         """
         records = self.model.values.records
         other = self.runtime.own_model
-        if other is None or other.problem(region):
+        if other is None or other.find_problem(region):
             return records
         if region == self.model.whole() and not other.is_of_case:
             return records
-        coarser = coarsen_inputs(other, region, records, self.claim(region), self.model.new_folder)
+        coarser = coarsen_inputs(
+            other, region, records, self.find_claim(region), self.model.new_folder
+        )
         if not coarser:
             return records
         try:
-            return self.model.values_with(self.model.run_on_reference(region, coarser))
+            return self.model.make_values(self.model.run_on_reference(region, coarser))
         except ModelError:
             return records
 
@@ -265,7 +267,7 @@ class Judge:
             # a file just written is still in memory: mapping it copies nothing
             value = given[name].value(mapped=not result.stored)
             reference = records[name].value()
-            mask = self.mask(name, k, given)
+            mask = self.find_mask(name, k, given)
             if mask is not None and not mask.any():
                 yield judge_nothing(name, "no element meets the condition of --where", sample)
                 continue
@@ -293,7 +295,7 @@ class Judge:
             is_model_output = name in graph.outputs
             context = OutputContext(
                 name,
-                self.claim(region),
+                self.find_claim(region),
                 noise.get_output(name),
                 is_model_output,
                 half_step,
@@ -451,7 +453,7 @@ def _explain_mute(judge: Judge, given: Feeds, judgements: Sequence[Judgement]) -
     why = ""
     for judgement in judgements:
         k = judge.model.values.labels.index(judgement.sample)
-        mask = judge.mask(name, k, given[k])
+        mask = judge.find_mask(name, k, given[k])
         reference = _limit_to_mask(judge.model.values.records[k][name].value(), mask)
         candidate = _limit_to_mask(given[k][name].value(), mask)
         samples = judge.model.others.outputs_without(k, [name])

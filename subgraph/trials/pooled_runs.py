@@ -97,7 +97,7 @@ def run_pooled(
 
 def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
     feeds = [merged.feeds(sample) for sample in trials.values.records]
-    with trials.model.temporary_folder() as folder:
+    with trials.model.make_temporary_folder() as folder:
         merged.save(folder / "model.onnx")
         job = Job(
             folder / "model.onnx",

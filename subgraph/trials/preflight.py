@@ -220,7 +220,7 @@ def _find_wrong_use(trials: Trials, region: Region) -> Breach:
     records = [sample, others[0], sample]
     given = {name: sample[name].value() for name in region.inputs}
     fed = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
-    with model.temporary_folder() as folder:
+    with model.make_temporary_folder() as folder:
         feeds, outputs = trials.writer.write(trials.runner.form_of(region), region, records, folder)
         # inputs come back as the candidate left them
         result = _run_here(trials.judge, folder, feeds, [*outputs, *fed])
@@ -419,7 +419,7 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
         node.name = node.op_type
     if "c)" in body:
         model.graph.initializer.append(numpy_helper.from_array(_make_constant(dtype), "c"))
-    with judge.model.temporary_folder() as folder:
+    with judge.model.make_temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         values = _probe_inputs(dtype)
         fed = [

@@ -81,7 +81,7 @@ def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
     """Return all values when the reference runs these nodes on the values that it is fed."""
     below = find_region_of(model, nodes)
     outputs = model.run_on_reference(below, feeds) if below else [{}] * len(feeds)
-    return model.values_with(feeds, outputs)
+    return model.make_values(feeds, outputs)
 
 
 def differ(model: ReferenceModel, names: Sequence[str], outputs: Feeds) -> bool:
@@ -158,7 +158,7 @@ def find_locally_wrong(
         return None
     trials.model.capture(*regions)
     try:
-        return _find_wrong(trials, regions, trials.model.values_with(profile.tensors))
+        return _find_wrong(trials, regions, trials.model.make_values(profile.tensors))
     except SubcutError:
         return None
 

@@ -91,7 +91,7 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
     if again.failure:
         return ()
     with require_files_unchanged(trials.judge, whole, first, again):
-        names = first.differing(again)
+        names = first.find_differing(again)
     if trials.runner.contradicts_itself:
         verdicts = [trials.judge.verdict(whole, one) for one in (first, again)]
         judgements = flatten(verdict.outputs for verdict in verdicts)
@@ -352,7 +352,7 @@ def _are_same(one: RunResult, other: RunResult) -> bool:
     if one.failure or other.failure:
         ends = [r.failure and (r.failure.status, r.failure.signature) for r in (one, other)]
         return ends[0] == ends[1]
-    return not one.differing(other)
+    return not one.find_differing(other)
 
 
 def describe_age(trials: Trials) -> str:

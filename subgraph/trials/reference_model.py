@@ -151,7 +151,7 @@ class ReferenceModel:
         ends = (region.boundary for region in regions)
         self.values.need(list(flatten(ends)))
 
-    def values_with(self, *feeds: Feeds) -> Feeds:
+    def make_values(self, *feeds: Feeds) -> Feeds:
         """Return all known values per sample; those in `feeds` replace those of the reference."""
         samples = zip(self.values.records, *feeds, strict=True)
         return [dict(flatten(tensors.items() for tensors in sample)) for sample in samples]
@@ -162,7 +162,7 @@ class ReferenceModel:
         """Return samples that one cut serves, by index, with their tensors: equal input shapes,
         equal frozen values."""
         self.capture(region)
-        records = self.values.records if feeds is None else self.values_with(feeds)
+        records = self.values.records if feeds is None else self.make_values(feeds)
         groups: dict[Any, tuple[list[int], list[Records]]] = {}
         for k, sample in enumerate(records):
             shapes = tuple(sample[n].shapes for n in region.inputs)
@@ -218,7 +218,7 @@ class ReferenceModel:
         Raises:
             ModelError: the reference cannot run it on these values.
         """
-        with self.temporary_folder() as folder, self.reference.exclusive():
+        with self.make_temporary_folder() as folder, self.reference.exclude_others():
             self.reference.load_model(folder.name, model, self.graph.path, folder)
             return run_loaded(self.reference, folder.name, feeds, outputs, self.new_folder)
 
@@ -227,7 +227,7 @@ class ReferenceModel:
         return Path(tempfile.mkdtemp(prefix="trial-", dir=self.scratch))
 
     @contextlib.contextmanager
-    def temporary_folder(self) -> Iterator[Path]:
+    def make_temporary_folder(self) -> Iterator[Path]:
         """Provide a new folder that lives as long as the block."""
         with tempfile.TemporaryDirectory(
             prefix="trial-", dir=self.scratch, ignore_cleanup_errors=True

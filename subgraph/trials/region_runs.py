@@ -231,7 +231,7 @@ class RegionRuns:
         """Write the model, build and run it in a worker; the files of the result are in `into`."""
         if not self.may_run:
             raise NotStored
-        with self.model.temporary_folder() as folder:
+        with self.model.make_temporary_folder() as folder:
             feeds, outputs = self.writer.write(job.form, job.region, records, folder)
             options = self.runtime.candidate.options
             passes = job.pass_number

@@ -207,7 +207,7 @@ class ByScore:
             )
         return [float(s) for s in scores]
 
-    def interval(self, outputs: Feeds) -> tuple[float, float] | None:
+    def compute_interval(self, outputs: Feeds) -> tuple[float, float] | None:
         """Return the range of the drop over draws of the samples, or of the score if its least
         value is set; None of a single sample."""
         samples = len(outputs)
@@ -256,7 +256,7 @@ class ByScore:
         )
         if key not in self._known:
             score = self.compute(outputs)[0]
-            interval = self.interval(outputs)
+            interval = self.compute_interval(outputs)
             self._known[key] = ScoreDocument(
                 words=self.wanted.words,
                 limit=self.limit,

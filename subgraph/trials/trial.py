@@ -363,13 +363,13 @@ class Processes(JudgeProperties):
                 result = pinned
         if number == 1 and result.later:
             later = range(2, len(result.later) + 2)
-            wrong = (k for k in later if self.judge.verdict(region, result.nth(k)).from_run)
+            wrong = (k for k in later if self.judge.verdict(region, result.get_pass(k)).from_run)
             mode.choose_pass(next(wrong, 1))
         if feeds is None and region == self.full_model:
             passes = range(1, len(result.later) + 2) if result.later else ()
-            verdicts = (self.judge.verdict(region, result.nth(number)) for number in passes)
+            verdicts = (self.judge.verdict(region, result.get_pass(number)) for number in passes)
             mode.note_session([verdict.status for verdict in verdicts])
-        return result.nth(mode.pass_number)
+        return result.get_pass(mode.pass_number)
 
 
 def try_pinned_shapes(processes: Processes) -> bool:

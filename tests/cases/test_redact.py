@@ -129,7 +129,7 @@ def test_command_leaves_without_what_is_private(line: str, cleared: str) -> None
     ],
 )
 def test_candidate_leaves_without_what_is_private(spec: str, cleared: str) -> None:
-    assert PRIVATE.spec(spec) == cleared
+    assert PRIVATE.redact_spec(spec) == cleared
 
 
 @given(st.text(st.sampled_from("abc/.~ =:'-_\n\\@é"), max_size=60))

@@ -218,7 +218,7 @@ def test_number_behind_the_operator_is_no_scope() -> None:
     """A group of all Conv would be in a cycle with that of all Add: what stands together is a
     group."""
     tree = Tree(paddle(160))
-    order, edges = tree.level_order(tree.groups[tree.root].members)
+    order, edges = tree.sort_members(tree.groups[tree.root].members)
     assert len(tree.groups) > 4 and all(order.index(a) < order.index(b) for a, b in edges)
     for group in tree.groups.values():
         nodes = sorted(leaf for leaf in group.leaves if leaf < 160)

@@ -110,7 +110,7 @@ def test_its_system_is_fetched_once_and_an_environment_starts_in_it(
         python = make(wanted)
         said = run_program([python, "-I", "-c", f"import {name}; print({name}.SAYS)"])
         assert said.stdout.strip() == name, said.stderr
-        command = " ".join(wanted.commands(tmp_path)[0])
+        command = " ".join(wanted.list_commands(tmp_path)[0])
         # what its C library can load, and no more
         assert has_line(command, "--platform", "manylinux_2_28_aarch64", "--no-index")
     calls = stand_ins.read_text().splitlines()

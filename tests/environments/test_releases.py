@@ -42,7 +42,7 @@ def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
     assert releases.make_release("ort", "1.18.1").requirements == ("onnxruntime==1.18.1", "numpy<2")
     assert releases.make_release("ort", "1.19.0").requirements == ("onnxruntime==1.19.0", "numpy")
     assert releases.make_release("ort", "1.100.0").requirements[1] == "numpy"
-    command = " ".join(releases.make_release("ort", "1.19.0").commands(Path("x"))[1])
+    command = " ".join(releases.make_release("ort", "1.19.0").list_commands(Path("x"))[1])
     # an old one without a wheel would be built for minutes
     assert has_line(command, "--no-deps", "--only-binary")
 

@@ -261,7 +261,7 @@ def read(folder: Path, word: str, known: DumpHints) -> str:
     found = recording.open(folder, word, known)
     written = WrittenNames([*[e.name for e in found][:ENTRIES], "conv1", ""], found.plain)
     for e in found:
-        written.meant_by(e)
+        written.find_meant(e)
     lost = 0
     for e in list(found)[:ENTRIES]:
         assert isinstance(e.target, str) and repr(e)

@@ -86,7 +86,7 @@ def run_rounded(path: Path, x: Any) -> Any:
     """The output of a model that rounds its values to float16 at each node, by onnxruntime."""
     graph = load(path)
     twin = round_nodes(graph, Precision.FP16)
-    how = {read: twin.lowering(read) for read in twin.reads(graph)}
+    how = {read: twin.make_lowering(read) for read in twin.reads(graph)}
     lower_model(graph, how, simulated=True).save(path.with_name("rounded.onnx"))
     return evaluate(path.with_name("rounded.onnx"), {"x": x})["y"]
 

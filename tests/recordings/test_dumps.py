@@ -236,7 +236,7 @@ def test_written_values_come_back(
     if not value.size and word in ("text", "mnn"):
         return  # a file without numbers is not a tensor
     found = recording.open(folder, word, known)
-    stands = {n: e for e in found for n in WrittenNames(given, found.plain).meant_by(e)}
+    stands = {n: e for e in found for n in WrittenNames(given, found.plain).find_meant(e)}
     assert set(stands) == {"other", name}
     back = stands[name].read()
     if word == "ascend" and not shape:
@@ -304,7 +304,7 @@ def test_mnn_of_a_run(tmp_path: Path) -> None:
         fed.read(), np.array([[0.5, 1], [-2e-05, np.nan]], np.float32), equal_nan=True
     )
     assert {
-        e.node: tuple(WrittenNames(["/blk/Add_output_0"], found.plain).meant_by(e)) for e in found
+        e.node: tuple(WrittenNames(["/blk/Add_output_0"], found.plain).find_meant(e)) for e in found
     } == {"conv1": (), "_blk_Add_output_0": ("/blk/Add_output_0",)}
 
 
@@ -342,7 +342,7 @@ def test_tnn(folder: Path) -> None:
         (1, 5),
     )
     written = WrittenNames(["/blk/Add_output_0", "relu4", "gap"], found.plain)
-    names = {e.name: tuple(written.meant_by(e)) for e in found}
+    names = {e.name: tuple(written.find_meant(e)) for e in found}
     assert names["_blk_Add_output_0"] == ("/blk/Add_output_0",) and names["relu4"] == ("relu4",)
     assert np.abs(last.read() - np.load(OURS / "rknn/golden/npy/logits.npy")).max() < 1e-5
 
@@ -490,7 +490,7 @@ def test_qnn(tmp_path: Path) -> None:
     first, native, second = found
     assert np.array_equal(first.read(), ONE) and np.array_equal(second.read(), ONE + 1)
     assert has_line(native.missing, "24 bytes", "float32, 1×2×3×4")
-    assert [n for e in found for n in WrittenNames(known.specs, found.plain).meant_by(e)] == [
+    assert [n for e in found for n in WrittenNames(known.specs, found.plain).find_meant(e)] == [
         "/blk/Add_output_0",
         "conv1",
         "/blk/Add_output_0",

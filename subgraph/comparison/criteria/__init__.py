@@ -80,7 +80,7 @@ class QuantizedValues:
     zero: int
     is_coarse: bool = False
 
-    def distances(self, values: Array) -> Array:
+    def measure_distances(self, values: Array) -> Array:
         """Return the distance of the output's values from the exact ones, in steps."""
         wide = values.astype(np.float64)
         codes = wide if values.dtype.kind in "iu" else wide / self.step + self.zero

@@ -49,7 +49,7 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
 def measure(pair: Pair) -> dict[str, float]:
     """Return the five metrics by name, with msaccucmp's values for a scalar and for vectors of
     zeros."""
-    values = pair.metrics(limit.metric for limit in LIMITS)
+    values = pair.compute_metric(limit.metric for limit in LIMITS)
     empty = [compute_norm(v) <= ZERO for v in pair.values]
     if pair.size == 1 or all(empty):
         values["cosine"] = 1.0

@@ -389,7 +389,7 @@ def _judge_nearest_codes(
     allowed = 0.5 + max(MAX_TIE_DISTANCE, k * context.claim.eps * largest, has_next_codes)
 
     def is_far(values: Array) -> Array:
-        return np.asarray(np.abs(quantized.distances(values)) > allowed)
+        return np.asarray(np.abs(quantized.measure_distances(values)) > allowed)
 
     far = is_far(pair.candidate)
     changed = _describe_changed(pair)
@@ -398,7 +398,7 @@ def _judge_nearest_codes(
     runs = noise.perturb(context.claim, JUMP_RUNS)
     most = int(MAX_SHARE * max(np.count_nonzero(is_far(values)) for values in runs))
     found = int(np.count_nonzero(far))
-    distances = quantized.distances(pair.candidate)[far]
+    distances = quantized.measure_distances(pair.candidate)[far]
     high = int(np.count_nonzero(distances > 0))
     furthest = float(np.abs(distances).max())
     why = (

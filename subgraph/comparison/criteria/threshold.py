@@ -49,7 +49,7 @@ def rule(options: str) -> Rule:
             applied = [limit for limit in limits if limit.metric in COUNTING]
         if ruling := settle(pair, exact=not applied):
             return ruling
-        values = pair.metrics(dict.fromkeys(limit.metric for limit in applied))
+        values = pair.compute_metric(dict.fromkeys(limit.metric for limit in applied))
         if not pair.measurable and "max_abs" in values:
             values["max_abs"] = pair.error  # of booleans and strings: 1 if any differs
         return check_limits(applied, values)

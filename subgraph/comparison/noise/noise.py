@@ -144,7 +144,7 @@ class RegionNoise:
 
     def has_ties(self) -> bool:
         """Return whether many sums are equal. Raises: as `runs`."""
-        return self._store({"ties": self.sampler.ties})[0].ties
+        return self._store({"ties": self.sampler.has_ties})[0].ties
 
     def array(self, run: _StoredRun, output: str) -> Array:
         """Return an output of a run, around the value with which it is compared.

@@ -200,7 +200,7 @@ class NoiseSampler:
             tuple(copy_record(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
         )
 
-    def ties(self, folder: Path) -> NoiseRunDocument:
+    def has_ties(self, folder: Path) -> NoiseRunDocument:
         """Return whether many sums are equal, because all weights are the same, for example."""
         sums = [
             n

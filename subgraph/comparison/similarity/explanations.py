@@ -90,7 +90,7 @@ def find_explanations(
     with np.errstate(all="ignore"):
         if overflow := _describe_overflow(reference, candidate):
             explanations = [Explanation(overflow, beyond_range=True)]
-        elif pair and pair.conclusive():
+        elif pair and pair.is_conclusive():
             explanations = pair.explanations(others or {})
         if pair and (grid := find_grid(reference, candidate)):
             explanations.append(Explanation(grid[1], grid=grid[0]))
@@ -107,8 +107,8 @@ def find_matching_tensors(
     `find_explanations`."""
     pair = _make_tensor_pair(reference, candidate, claim)
     with np.errstate(all="ignore"):
-        if pair and pair.conclusive():
-            return _select_best(pair.other_tensors(others))
+        if pair and pair.is_conclusive():
+            return _select_best(pair.iter_other_tensors(others))
         return []
 
 
@@ -157,7 +157,7 @@ class _TensorPair:
     allowed: float
     unexplained: Distance
 
-    def conclusive(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Return whether both hold enough different values, and enough of them disagree."""
         for values in map(_sample_finite, (self.reference, self.candidate)):
             if (
@@ -176,7 +176,7 @@ class _TensorPair:
 
     def explanations(self, others: Arrays) -> list[Explanation]:
         """Return the best of those that hold."""
-        found = list(self.other_tensors(others))
+        found = list(self.iter_other_tensors(others))
         for moved in find_rearrangements(self.reference, self.candidate):
             found += self.check(*moved)
         line = fit_line(*sample(self.reference, self.candidate)) if self.same_shape else None
@@ -185,7 +185,7 @@ class _TensorPair:
             found += self.check(says, line.apply(self.reference), self.candidate)
         return _select_best(found)
 
-    def other_tensors(self, others: Arrays) -> Iterator[Explanation]:
+    def iter_other_tensors(self, others: Arrays) -> Iterator[Explanation]:
         """Yield other tensors, unchanged."""
         for text, other in others.items():
             if other.size == self.candidate.size and _are_numbers(other):

@@ -129,7 +129,7 @@ class Entry:
             return f"subcut sweep -c {self.runtime}{words}"
         return ""
 
-    def releases(self, own: str) -> str:
+    def format_releases(self, own: str) -> str:
         """Return `wrong in 0.23.9`, and what is known of the user's own release."""
         tried = f"wrong in {', '.join(self.wrong)}"
         tried += f", right in {', '.join(self.right)}" if self.right else ""

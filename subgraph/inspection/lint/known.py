@@ -34,7 +34,7 @@ def check(context: LintContext) -> Issues:
             by_operator[entry.operator] = Alike(context.nodes(entry.operator))
         alike = by_operator[entry.operator]
         cure = f"{entry.cure}; " if entry.cure else ""
-        reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
+        reason = f"{entry.says}: known of {entry.runtime}, {entry.format_releases(context.release)}"
         thread = f"; reported in {entry.thread}" if entry.thread else ""
         fix = f"{cure}`subcut known {entry.path}` shows how it was found{thread}"
         harmless = alike.find_fitting(entry.unless) if entry.unless else ()

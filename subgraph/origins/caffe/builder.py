@@ -74,7 +74,7 @@ class Builder:
     rms: dict[str, float] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
-    def unique(self, name: str) -> str:
+    def make_unique(self, name: str) -> str:
         """Return the name, or the name with a number if it is taken."""
         free = find_free_name(name, self.taken, "@")
         self.taken.add(free)
@@ -132,11 +132,11 @@ class CaffeLayer:
             code="caffe.layer-refused",
         )
 
-    def parameters(self, name: str) -> Parameters:
+    def get_parameters(self, name: str) -> Parameters:
         """Return the layer's message of that name; all defaults if it has none."""
         return getattr(self.text.fields, name) or Parameters(name, None, self.builder.where)
 
-    def axis(self, axis: int, rank: int | None = None) -> int:
+    def resolve_axis(self, axis: int, rank: int | None = None) -> int:
         """Return an axis of the first bottom, counted from the front.
 
         Raises:
@@ -149,7 +149,7 @@ class CaffeLayer:
 
     # ------------------------------------------------------------ weights
 
-    def blob(self, k: int, shape: Shape, like: str) -> WeightBlob:
+    def add_blob(self, k: int, shape: Shape, like: str) -> WeightBlob:
         """Return blob `k`, checked against the shape that the prototxt implies.
 
         `like`: how it is drawn without a caffemodel (`_draw`).
@@ -186,8 +186,8 @@ class CaffeLayer:
 
         A large one stays in the caffemodel.
         """
-        blob = self.blob(k, shape, like)
-        name = self.builder.unique(f"{self.name}.{what}")
+        blob = self.add_blob(k, shape, like)
+        name = self.builder.make_unique(f"{self.name}.{what}")
         place = blob.place
         dims = view or shape
         if place is None or place.length < protobuf.MIN_STUB_BYTES:
@@ -200,7 +200,7 @@ class CaffeLayer:
 
     def constant(self, what: str, value: Any) -> str:
         """Add an initializer, of float32 or of int64; returns its name."""
-        name = self.builder.unique(f"{self.name}.{what}")
+        name = self.builder.make_unique(f"{self.name}.{what}")
         array = np.asarray(value)
         array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
         self.builder.initializers.append(numpy_helper.from_array(array, name))
@@ -235,7 +235,7 @@ class CaffeLayer:
                 node.name = self.name
                 outputs = list(tops)
             else:
-                node.name = self.builder.unique(f"{self.name}/{node.output[0]}")
+                node.name = self.builder.make_unique(f"{self.name}/{node.output[0]}")
                 outputs = [node.name, *(f"{node.name}@{k + 1}" for k in range(1, len(node.output)))]
                 self.builder.taken.update(outputs)
             names |= dict(zip(node.output, outputs, strict=True))

@@ -71,7 +71,7 @@ class WeightBlob:
         """Return the values as float32, in the declared shape."""
         if self.values is not None:
             return self.values
-        data = b"".join(flatten(place.chunks() for place in self.places))
+        data = b"".join(flatten(place.iter_chunks() for place in self.places))
         return np.frombuffer(data, f"<f{self.width}").astype(np.float32).reshape(self.shape)
 
 

@@ -22,9 +22,9 @@ MAX_EXPONENT = 88  # e to this power is the largest float32
 
 def convert_inner_product(layer: CaffeLayer) -> None:
     """Weights `(outputs, inputs)`, or transposed."""
-    p = layer.parameters("inner_product_param")
+    p = layer.get_parameters("inner_product_param")
     shape = layer.shape
-    axis = layer.axis(p.axis)
+    axis = layer.resolve_axis(p.axis)
     outputs = p.num_output
     width = prod(shape[axis:])
     weight_shape = (width, outputs) if p.transpose else (outputs, width)
@@ -46,7 +46,7 @@ def convert_inner_product(layer: CaffeLayer) -> None:
 
 def convert_batch_norm(layer: CaffeLayer) -> None:
     """Blobs: sum of means, sum of variances, and the factor that both are divided by."""
-    p = layer.parameters("batch_norm_param")
+    p = layer.get_parameters("batch_norm_param")
     if not p.use_global_stats:
         raise layer.refuse(
             "takes the statistics of the batch (use_global_stats: false)",
@@ -58,7 +58,7 @@ def convert_batch_norm(layer: CaffeLayer) -> None:
             "has more than the three blobs of BVLC's BatchNorm", "a fork of Caffe wrote it"
         )
     mean, variance = _read_blobs(layer, "offset", "variance")
-    total = layer.blob(2, (1,), "one").array().reshape(-1)[0]
+    total = layer.add_blob(2, (1,), "one").array().reshape(-1)[0]
     factor = np.float32(1 / total if total else 0)
     ones = np.ones(len(mean))
     _normalize(layer, p.eps, ones, np.zeros(len(mean)), mean * factor, variance * factor)
@@ -67,13 +67,13 @@ def convert_batch_norm(layer: CaffeLayer) -> None:
 def _read_blobs(layer: CaffeLayer, *likes: str) -> list[Array]:
     """Return the first blobs, of a value per channel; `likes`: the distribution of each."""
     channels = layer.shape[1] if len(layer.shape) > 1 else 1
-    return [layer.blob(k, (channels,), like).array() for k, like in enumerate(likes)]
+    return [layer.add_blob(k, (channels,), like).array() for k, like in enumerate(likes)]
 
 
 def convert_bn(layer: CaffeLayer) -> None:
     """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale,
     shift."""
-    p = layer.parameters("bn_param")
+    p = layer.get_parameters("bn_param")
     given = {name for name, _ in p.given.fields}
     if not p.bn_mode and not given & {"scale_filler", "shift_filler"}:
         blobs = _read_blobs(layer, "factor", "offset", "offset", "variance")
@@ -115,8 +115,13 @@ def _scale_and_shift(layer: CaffeLayer) -> None:
 def convert_scale(layer: CaffeLayer) -> None:
     """gamma · x + beta. Along the channels it is one node, a BatchNormalization of mean 0 and
     variance 1."""
-    p = layer.parameters("scale_param")
-    if len(layer.bottoms) == 1 and p.bias_term and layer.axis(p.axis) == 1 and p.num_axes == 1:
+    p = layer.get_parameters("scale_param")
+    if (
+        len(layer.bottoms) == 1
+        and p.bias_term
+        and layer.resolve_axis(p.axis) == 1
+        and p.num_axes == 1
+    ):
         _scale_and_shift(layer)
         return
     factor, shape = _find_factor(layer, p, "gamma", "factor")
@@ -131,7 +136,7 @@ def convert_scale(layer: CaffeLayer) -> None:
 
 def convert_bias(layer: CaffeLayer) -> None:
     """x + beta."""
-    beta, _ = _find_factor(layer, layer.parameters("bias_param"), "beta", "offset")
+    beta, _ = _find_factor(layer, layer.get_parameters("bias_param"), "beta", "offset")
     layer.formula("y = Add (x, beta)", beta=beta)
 
 
@@ -144,14 +149,14 @@ def _find_factor(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tupl
         if view == shape:
             return layer.bottoms[1], shape
         return layer.step(f"{what} = Reshape (x1, shape)", shape=view), shape
-    axis = layer.axis(p.axis) if p.num_axes else 0
+    axis = layer.resolve_axis(p.axis) if p.num_axes else 0
     shape = layer.shape[axis:] if p.num_axes == -1 else layer.shape[axis : axis + p.num_axes]
     return layer.weight(0, shape, what, like, _append_ones(layer, p, shape)), shape
 
 
 def _append_ones(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
     """Return the shape, with ones appended for further axes of the first bottom."""
-    axis = layer.axis(p.axis) if shape else 0
+    axis = layer.resolve_axis(p.axis) if shape else 0
     if layer.shape[axis : axis + len(shape)] != shape:
         raise layer.refuse(f"cannot spread {format_shape(shape)} over axis {axis} of its bottom")
     return (*shape, *[1] * (len(layer.shape) - axis - len(shape))) if shape else ()
@@ -159,7 +164,7 @@ def _append_ones(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
 
 def convert_lrn(layer: CaffeLayer) -> None:
     """x / (k + alpha / n · sum of squares) ** beta, across channels or over a square window."""
-    p = layer.parameters("lrn_param")
+    p = layer.get_parameters("lrn_param")
     n = p.local_size
     if n % 2 == 0:
         raise layer.refuse(f"has an even local_size, {n}")
@@ -182,7 +187,7 @@ def convert_lrn(layer: CaffeLayer) -> None:
 
 def convert_mvn(layer: CaffeLayer) -> None:
     """Compute (x - mean) / (standard deviation + eps) of each sample or of each of its channels."""
-    p = layer.parameters("mvn_param")
+    p = layer.get_parameters("mvn_param")
     axes = list(range(1 if p.across_channels else 2, len(layer.shape)))
     if not axes:
         raise layer.refuse("has no axes to take the mean over")
@@ -203,7 +208,7 @@ def convert_mvn(layer: CaffeLayer) -> None:
 
 def convert_eltwise(layer: CaffeLayer) -> None:
     """Product, weighted sum or maximum of equal shapes."""
-    p = layer.parameters("eltwise_param")
+    p = layer.get_parameters("eltwise_param")
     if any(shape != layer.shape for shape in layer.shapes):
         raise layer.refuse(
             f"has bottoms of other shapes: {', '.join(format_shape(s) for s in layer.shapes)}"
@@ -231,7 +236,7 @@ def convert_eltwise(layer: CaffeLayer) -> None:
 
 def convert_relu(layer: CaffeLayer) -> None:
     """max(x, 0) + slope · min(x, 0)."""
-    slope = layer.parameters("relu_param").negative_slope
+    slope = layer.get_parameters("relu_param").negative_slope
     if slope:
         layer.last("LeakyRelu", alpha=slope)
     else:
@@ -240,7 +245,7 @@ def convert_relu(layer: CaffeLayer) -> None:
 
 def convert_prelu(layer: CaffeLayer) -> None:
     """max(x, 0) + slope · min(x, 0), with a slope per channel."""
-    channels = 1 if layer.parameters("prelu_param").channel_shared else layer.shape[1]
+    channels = 1 if layer.get_parameters("prelu_param").channel_shared else layer.shape[1]
     slope = layer.weight(
         0, (channels,), "slope", "slope", (channels, *[1] * (len(layer.shape) - 2))
     )
@@ -249,12 +254,12 @@ def convert_prelu(layer: CaffeLayer) -> None:
 
 def convert_elu(layer: CaffeLayer) -> None:
     """x, or alpha · (exp(x) - 1) below zero."""
-    layer.last("Elu", alpha=layer.parameters("elu_param").alpha)
+    layer.last("Elu", alpha=layer.get_parameters("elu_param").alpha)
 
 
 def convert_clip(layer: CaffeLayer) -> None:
     """Clip, and the ReLU6 of forks."""
-    p = layer.parameters("clip_param")
+    p = layer.get_parameters("clip_param")
     low, high = (0, 6) if layer.text.type == "ReLU6" else (p.min, p.max)
     if low is None or high is None:
         raise layer.refuse("needs min and max in clip_param")
@@ -267,13 +272,13 @@ def convert_swish(layer: CaffeLayer) -> None:
         """mul = Mul (x, beta)
         sigmoid = Sigmoid (mul)
         y = Mul (x, sigmoid)""",
-        beta=layer.parameters("swish_param").beta,
+        beta=layer.get_parameters("swish_param").beta,
     )
 
 
 def convert_power(layer: CaffeLayer) -> None:
     """Compute (shift + scale · x) ** power."""
-    p = layer.parameters("power_param")
+    p = layer.get_parameters("power_param")
     layer.chain(
         ("scale", "Mul", p.scale, 1), ("shift", "Add", p.shift, 0), ("power", "Pow", p.power, 1)
     )
@@ -281,7 +286,7 @@ def convert_power(layer: CaffeLayer) -> None:
 
 def convert_exp(layer: CaffeLayer) -> None:
     """Convert Exp: base ** (shift + scale · x); base -1 means e."""
-    p = layer.parameters("exp_param")
+    p = layer.get_parameters("exp_param")
     rate = 1 if p.base == -1 else _compute_log(layer, p.base)
     if not rate * p.shift < MAX_EXPONENT:
         raise layer.refuse(f"has the shift {p.shift:g}, beyond float32")
@@ -293,7 +298,7 @@ def convert_exp(layer: CaffeLayer) -> None:
 
 def convert_log(layer: CaffeLayer) -> None:
     """Compute the logarithm of shift + scale · x to the base; base -1 means e."""
-    p = layer.parameters("log_param")
+    p = layer.get_parameters("log_param")
     rate = 1 if p.base == -1 else 1 / _compute_log(layer, p.base)
     layer.chain(
         ("scale", "Mul", p.scale, 1),
@@ -314,7 +319,7 @@ def _compute_log(layer: CaffeLayer, base: float) -> float:
 def convert_dropout(layer: CaffeLayer) -> None:
     """Nothing, outside of training; with `scale_train: false` (SSD's branch) the mean is kept
     here."""
-    p = layer.parameters("dropout_param")
+    p = layer.get_parameters("dropout_param")
     layer.chain(("keep", "Mul", 1 if p.scale_train else 1 - p.dropout_ratio, 1))
 
 
@@ -322,20 +327,20 @@ def convert_threshold(layer: CaffeLayer) -> None:
     """1 above the threshold, else 0."""
     layer.formula(
         "greater = Greater (x, threshold)\ny = Cast <to = 1> (greater)",
-        threshold=layer.parameters("threshold_param").threshold,
+        threshold=layer.get_parameters("threshold_param").threshold,
     )
 
 
 def convert_softmax(layer: CaffeLayer) -> None:
     """Along one axis."""
-    axis = layer.axis(layer.parameters("softmax_param").axis)
+    axis = layer.resolve_axis(layer.get_parameters("softmax_param").axis)
     layer.last("Softmax", axis=axis)
 
 
 def convert_reduction(layer: CaffeLayer) -> None:
     """Sum, sum of magnitudes, of squares, or mean over an axis and all later ones."""
-    p = layer.parameters("reduction_param")
-    axis = layer.axis(p.axis)
+    p = layer.get_parameters("reduction_param")
+    axis = layer.resolve_axis(p.axis)
     ops = {"SUM": "ReduceSum", "ASUM": "ReduceL1", "SUMSQ": "ReduceSumSquare", "MEAN": "ReduceMean"}
     by_number = dict(zip("1234", ops.values(), strict=True))
     op = ops.get(p.operation) or by_number.get(p.operation)

@@ -136,7 +136,7 @@ def convert(
         for top in text.tops:
             name = text.name if top in current else top
             if name in builder.shapes or name in tops:
-                name = builder.unique(f"{top}@{text.name}")
+                name = builder.make_unique(f"{top}@{text.name}")
             tops.append(name)
         layer = CaffeLayer(
             builder,

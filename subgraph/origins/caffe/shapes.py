@@ -15,8 +15,8 @@ from subgraph.types import JsonObject, Shape
 
 def convert_concat(layer: CaffeLayer) -> None:
     """Join along an axis."""
-    p = layer.parameters("concat_param")
-    axis = layer.axis(p.axis if p.concat_dim is None else p.concat_dim)
+    p = layer.get_parameters("concat_param")
+    axis = layer.resolve_axis(p.axis if p.concat_dim is None else p.concat_dim)
     others = [shape[:axis] + shape[axis + 1 :] for shape in layer.shapes]
     if any(other != others[0] for other in others):
         raise layer.refuse(
@@ -29,8 +29,8 @@ def convert_concat(layer: CaffeLayer) -> None:
 
 def convert_slice(layer: CaffeLayer) -> None:
     """Cut along an axis, at `slice_point`s or into equal parts."""
-    p = layer.parameters("slice_param")
-    axis = layer.axis(p.axis if p.slice_dim is None else p.slice_dim)
+    p = layer.get_parameters("slice_param")
+    axis = layer.resolve_axis(p.axis if p.slice_dim is None else p.slice_dim)
     size = layer.shape[axis]
     count = len(layer.tops)
     if not p.slice_point and size % count:
@@ -50,7 +50,7 @@ def convert_slice(layer: CaffeLayer) -> None:
 def convert_split(layer: CaffeLayer) -> None:
     """Convert Split to copies: a node for each top."""
     for k, top in enumerate(layer.tops):
-        name = layer.name if k == 0 else layer.builder.unique(f"{layer.name}/{k + 1}")
+        name = layer.name if k == 0 else layer.builder.make_unique(f"{layer.name}/{k + 1}")
         layer.builder.nodes.append(
             helper.make_node("Identity", list(layer.bottoms), [top], name=name)
         )
@@ -59,8 +59,8 @@ def convert_split(layer: CaffeLayer) -> None:
 
 def convert_crop(layer: CaffeLayer) -> None:
     """Cut the first bottom to the shape of the second from `axis` on."""
-    p = layer.parameters("crop_param")
-    axis = layer.axis(p.axis)
+    p = layer.get_parameters("crop_param")
+    axis = layer.resolve_axis(p.axis)
     shape, wanted = layer.shapes
     axes = list(range(axis, len(shape)))
     offsets = p.offset or [0]
@@ -79,10 +79,10 @@ def convert_crop(layer: CaffeLayer) -> None:
 
 def convert_flatten(layer: CaffeLayer) -> None:
     """Axes `axis` … `end_axis` become one."""
-    p = layer.parameters("flatten_param")
+    p = layer.get_parameters("flatten_param")
     shape = layer.shape
-    axis = layer.axis(p.axis)
-    end = layer.axis(p.end_axis)
+    axis = layer.resolve_axis(p.axis)
+    end = layer.resolve_axis(p.end_axis)
     if end < axis:
         raise layer.refuse(f"ends at axis {end}, in front of {axis}")
     out = (*shape[:axis], prod(shape[axis : end + 1]), *shape[end + 1 :])
@@ -94,14 +94,14 @@ def convert_flatten(layer: CaffeLayer) -> None:
 
 def convert_reshape(layer: CaffeLayer) -> None:
     """Dimensions 0 (as in the bottom) and -1 (what is left) are computed here."""
-    p = layer.parameters("reshape_param")
+    p = layer.get_parameters("reshape_param")
     shape = layer.shape
-    start = layer.axis(p.axis, len(shape) + 1)
+    start = layer.resolve_axis(p.axis, len(shape) + 1)
     end = len(shape) if p.num_axes == -1 else start + p.num_axes
     dims = list(p.shape.dim) if p.shape else []
     if end > len(shape) or dims.count(-1) > 1 or min(dims, default=0) < -1:
         raise layer.refuse(f"cannot reshape {format_shape(shape)} to {dims}")
-    dims = [n or shape[layer.axis(start + k)] for k, n in enumerate(dims)]
+    dims = [n or shape[layer.resolve_axis(start + k)] for k, n in enumerate(dims)]
     if -1 in dims:
         rest = prod(n for n in dims if n != -1)
         dims[dims.index(-1)] = prod(shape[start:end]) // rest
@@ -113,7 +113,7 @@ def convert_reshape(layer: CaffeLayer) -> None:
 
 def convert_permute(layer: CaffeLayer) -> None:
     """Another order of axes; those that are not named follow in their order."""
-    order = layer.parameters("permute_param").order
+    order = layer.get_parameters("permute_param").order
     order = [*order, *(k for k in range(len(layer.shape)) if k not in order)]
     if sorted(order) != list(range(len(layer.shape))):
         raise layer.refuse(f"orders {len(layer.shape)} axes as {order}")
@@ -122,8 +122,8 @@ def convert_permute(layer: CaffeLayer) -> None:
 
 def convert_tile(layer: CaffeLayer) -> None:
     """Convert Tile to copies along an axis, one after another."""
-    p = layer.parameters("tile_param")
-    axis = layer.axis(p.axis)
+    p = layer.get_parameters("tile_param")
+    axis = layer.resolve_axis(p.axis)
     repeats = [p.tiles if k == axis else 1 for k in range(len(layer.shape))]
     out = [n * r for n, r in zip(layer.shape, repeats, strict=True)]
     layer.formula("y = Tile (x, repeats)", out, repeats=repeats)
@@ -131,7 +131,7 @@ def convert_tile(layer: CaffeLayer) -> None:
 
 def convert_shuffle_channel(layer: CaffeLayer) -> None:
     """Channels of `group` groups, one of each in turn."""
-    group = layer.parameters("shuffle_channel_param").group
+    group = layer.get_parameters("shuffle_channel_param").group
     batch, channels, *rest = layer.shape
     if not group or channels % group:
         raise layer.refuse(f"cannot part {channels} channels into {group} groups")
@@ -146,7 +146,7 @@ def convert_shuffle_channel(layer: CaffeLayer) -> None:
 def convert_reorg(layer: CaffeLayer) -> None:
     """Darknet's: places become channels; its order is that of the inverse on the same memory, not
     space to depth."""
-    p = layer.parameters("reorg_param")
+    p = layer.get_parameters("reorg_param")
     shape = layer.shape
     s = p.stride
     if not s or len(shape) != 4:
@@ -183,7 +183,7 @@ def _add_transposed_reshape(layer: CaffeLayer, inner: Shape, order: Shape, out: 
 def convert_upsample(layer: CaffeLayer) -> None:
     """Each place `scale` times along both axes; SegNet's, with a mask as its second bottom, is
     another."""
-    scale = layer.parameters("upsample_param").scale
+    scale = layer.get_parameters("upsample_param").scale
     shape = layer.shape
     if not scale or len(shape) != 4:
         raise layer.refuse("needs a scale, and a bottom with four axes")
@@ -197,7 +197,7 @@ def convert_upsample(layer: CaffeLayer) -> None:
 
 def convert_roi_pooling(layer: CaffeLayer) -> None:
     """Fast R-CNN's: the maximum of each cell of each box `(batch, x1, y1, x2, y2)`."""
-    p = layer.parameters("roi_pooling_param")
+    p = layer.get_parameters("roi_pooling_param")
     shape, boxes = layer.shapes
     if (
         not (p.pooled_h and p.pooled_w)
@@ -218,7 +218,7 @@ def convert_roi_pooling(layer: CaffeLayer) -> None:
 
 def convert_interp(layer: CaffeLayer) -> None:
     """DeepLab's bilinear resizing, corners aligned."""
-    p = layer.parameters("interp_param")
+    p = layer.get_parameters("interp_param")
     shape = layer.shape
     if len(shape) != 4 or p.pad_beg > 0 or p.pad_end > 0:
         raise layer.refuse("needs four axes, and pads of zero or less")
@@ -245,9 +245,9 @@ def convert_arg_max(layer: CaffeLayer) -> None:
 
     Places are floats. The later of equal values come first.
     """
-    p = layer.parameters("argmax_param")
+    p = layer.get_parameters("argmax_param")
     shape = layer.shape
-    axis = 1 if p.axis is None else layer.axis(p.axis)
+    axis = 1 if p.axis is None else layer.resolve_axis(p.axis)
     size = shape[axis] if p.axis is not None else prod(shape[1:])
     if not 1 <= p.top_k <= size:
         raise layer.refuse(f"wants the {p.top_k} largest of {size}")
@@ -288,7 +288,7 @@ def convert_lstm(layer: CaffeLayer) -> None:
     Blobs: weights of the input (4·D, I), their bias (4·D), weights of the state (4·D, D); gates i,
     f, o, g.
     """
-    p = layer.parameters("recurrent_param")
+    p = layer.get_parameters("recurrent_param")
     if p.expose_hidden:
         raise layer.refuse(
             "exposes its hidden state", "subcut reads LSTM with the bottoms x and cont"
@@ -333,7 +333,7 @@ def convert_lstm(layer: CaffeLayer) -> None:
     )
     body.name = layer.name
     body.node[2].input[1] = turned
-    ends = [layer.builder.unique(f"{layer.name}/{n}") for n in ("last_h", "last_c")]
+    ends = [layer.builder.make_unique(f"{layer.name}/{n}") for n in ("last_h", "last_c")]
     node = helper.make_node(
         "Scan",
         [zero, zero, gates, cont],

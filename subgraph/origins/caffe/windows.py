@@ -59,8 +59,8 @@ def _find_groups(layer: CaffeLayer, p: Parameters) -> int:
 def convert_convolution(layer: CaffeLayer) -> None:
     """Weights `(outputs, channels / groups, *kernel)`; of a Deconvolution `(channels, outputs /
     groups, *kernel)`."""
-    p = layer.parameters("convolution_param")
-    if len(layer.shape) < 3 or layer.axis(p.axis) != 1:
+    p = layer.get_parameters("convolution_param")
+    if len(layer.shape) < 3 or layer.resolve_axis(p.axis) != 1:
         raise layer.refuse("must have its channels on axis 1, and at least one axis after it")
     kernel, stride, pad, dilation = (_find_per_axis(layer, p, name) for name in _DEFAULTS)
     groups = _find_groups(layer, p)
@@ -92,7 +92,7 @@ def convert_convolution(layer: CaffeLayer) -> None:
 def convert_pooling(layer: CaffeLayer) -> None:
     """Caffe rounds the size up, and an average counts the padding, but not what a last window has
     beyond it."""
-    p = layer.parameters("pooling_param")
+    p = layer.get_parameters("pooling_param")
     if p.pool not in ("MAX", "AVE", "0", "1"):
         raise layer.refuse(f"pools by {p.pool}", "known: MAX, AVE")
     if len(layer.shape) != 4:
@@ -169,7 +169,7 @@ CENTER_SIZE = ("CENTER_SIZE", "2")
 def convert_normalize(layer: CaffeLayer) -> None:
     """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the
     whole sample."""
-    p = layer.parameters("norm_param")
+    p = layer.get_parameters("norm_param")
     count = 1 if p.channel_shared else layer.shape[1]
     layer.formula(
         """square = Mul (x, x)
@@ -187,7 +187,7 @@ def convert_normalize(layer: CaffeLayer) -> None:
 def convert_prior_box(layer: CaffeLayer) -> None:
     """Convert PriorBox to a Constant (1, 2, places · boxes · 4), because the boxes and their
     variances depend on shapes only."""
-    p = layer.parameters("prior_box_param")
+    p = layer.get_parameters("prior_box_param")
     height, width = layer.shapes[1][2:]
     rows, columns = layer.shape[2:]
     height = p.img_h or p.img_size or height
@@ -244,7 +244,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     nothing is found. Each class is a batch of NonMaxSuppression, because Caffe suppresses among the
     `top_k` best of each class.
     """
-    p = layer.parameters("detection_output_param")
+    p = layer.get_parameters("detection_output_param")
     nms = p.nms_param or Parameters("nms_param", None, "")
     classes = p.num_classes
     boxes = layer.shapes[2][-1] // 4

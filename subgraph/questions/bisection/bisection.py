@@ -88,7 +88,7 @@ class BisectionProgress:
         if not self.oracle.cuts and step.items:
             step = replace(step, query=replace(step.query, kind=QueryKind.REWRITTEN))
         self.steps.append(step)
-        self.remaining.add(step, self.oracle.indices(step.items))
+        self.remaining.add(step, self.oracle.list_indices(step.items))
         return step
 
 
@@ -242,7 +242,7 @@ class Bisection:
     def nodes(self, step: Step) -> list[str]:
         """Return the labels of the nodes that a step is about; none for the full model."""
         oracle = self.oracle
-        return [oracle.graph.label(i) for i in oracle.indices(step.items)]
+        return [oracle.graph.label(i) for i in oracle.list_indices(step.items)]
 
     # ------------------------------------------------------------ searching
 
@@ -271,7 +271,7 @@ class Bisection:
         progress = self._progress
         progress.oracle = oracle
         progress.remaining = Remaining(oracle.size)
-        within = self.options.scope(oracle) if scope is None else scope
+        within = self.options.find_scope(oracle) if scope is None else scope
         limits = self.options.limits
         if limits.max_time is not None:
             limits = replace(limits, max_time=MAX_SEARCH_SHARE * limits.max_time)

@@ -146,7 +146,7 @@ def describe(
         agree=code == 0,
         command=command,
         notes=[
-            *forms.sentences(),
+            *forms.iter_sentences(),
             *trials.model.choice.sentences,
             *iter_mute_notes(whole),
             *iter_conversions(trials.judge, result),
@@ -208,7 +208,7 @@ def _describe_cost(trials: Trials, findings: Findings, seconds: float) -> Search
 def _list_nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
     """List the labels, indices and operators of the nodes of some items."""
     graph = oracle.graph
-    nodes = oracle.indices(items)
+    nodes = oracle.list_indices(items)
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
@@ -323,7 +323,7 @@ def _find_worst_error(verdict: Verdict | None) -> float | None:
 def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[StepDocument]:
     remaining = Remaining(oracle.size)
     for step in steps:
-        remaining.add(step, oracle.indices(step.items))
+        remaining.add(step, oracle.list_indices(step.items))
         labels, nodes, _ = _list_nodes(oracle, step.items)
         answer = step.answer
         form = _find_form(oracle, step)
@@ -391,7 +391,7 @@ def _describe_finding(
 ) -> FindingDocument:
     finding = findings.findings[rank]
     kind = finding.kind
-    nodes = oracle.indices(finding.items)
+    nodes = oracle.list_indices(finding.items)
     region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
     makers = []
@@ -481,7 +481,7 @@ def _describe_effect(oracle: NodeOracle, finding: Finding) -> FindingEffect:
 
 def _find_kind(oracle: NodeOracle, finding: Finding, is_complete: bool) -> KindDocument | None:
     """Return the operator of several regions that are one node each."""
-    wrong = oracle.indices(flatten(finding.regions))
+    wrong = oracle.list_indices(flatten(finding.regions))
     if not finding.repeats or len(wrong) > len(finding.regions):
         return None
     return describe_kind(oracle.graph, wrong, is_complete=is_complete)

@@ -187,7 +187,7 @@ class SeenRuns:
         if first.failure or result.failure:
             return
         with require_files_unchanged(judge, region, first, result):
-            names = first.differing(result)
+            names = first.find_differing(result)
         if names:
             self.nondeterministic.setdefault(region.nodes, set()).update(names)
 
@@ -211,7 +211,7 @@ def tap_region(nodes: NodeItems, items: Items) -> Region:
     if len(items) == len(nodes.groups):
         return nodes.trials.model.whole(inner)
     # without the known culprits: all nodes downstream of them would be wrong
-    return regions.build_region(nodes.graph, nodes.indices(items), [(n,) for n in inner])
+    return regions.build_region(nodes.graph, nodes.list_indices(items), [(n,) for n in inner])
 
 
 def _find_inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:

@@ -75,7 +75,7 @@ class NodeItems:
         """Return the label of an item's last node."""
         return self.graph.label(self.groups[item][-1])
 
-    def indices(self, items: Iterable[int]) -> list[int]:
+    def list_indices(self, items: Iterable[int]) -> list[int]:
         """Return the nodes of some items, in topological order."""
         return self.graph.in_order(flatten(self.groups[k] for k in items))
 
@@ -85,7 +85,7 @@ class NodeItems:
         Raises:
             NoRegion: they only draw random numbers.
         """
-        return regions.build_region(self.graph, self.indices(items))
+        return regions.build_region(self.graph, self.list_indices(items))
 
     def judge_steps(self) -> dict[int, Verdict | None]:
         """Run each item alone that only the steps of its quantizers excuse; None if it was not

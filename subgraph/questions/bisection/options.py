@@ -78,7 +78,7 @@ class BisectionOptions:
             }
         )
 
-    def scope(self, oracle: NodeOracle) -> Sequence[int] | None:
+    def find_scope(self, oracle: NodeOracle) -> Sequence[int] | None:
         """Return the items between the two nodes of `within`; None for all.
 
         Raises:

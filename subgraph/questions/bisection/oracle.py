@@ -111,7 +111,7 @@ class NodeOracle(NodeItems):
             BackendError: The candidate cannot be used at all.
             BudgetSpent: A run was ended because its time is used up.
         """
-        nodes = self.indices(queries[0].items)
+        nodes = self.list_indices(queries[0].items)
         ends = " … ".join(dict.fromkeys(self.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
         more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
         if nodes:

@@ -99,7 +99,7 @@ class ModelRewriter(NodeItems):
 
     def keep_values(self, items: Iterable[int]) -> None:
         """Replace the values of items in every later run."""
-        names = self.graph.iter_outputs(self.indices(items))
+        names = self.graph.iter_outputs(self.list_indices(items))
         self.kept_values |= {NodeChange(name, VALUE) for name in names}
 
     # ------------------------------------------------------------ runs

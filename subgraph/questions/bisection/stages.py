@@ -290,7 +290,7 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     reason = "no rewriting of all nodes heals the full model"
     while rewriter.find_means():
         if all(
-            finding.certified and _needs_many(rewriter, interim.oracle.indices(finding.items))
+            finding.certified and _needs_many(rewriter, interim.oracle.list_indices(finding.items))
             for finding in large
         ):
             reason = ""
@@ -425,7 +425,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     judged = [model.whole()]
     if options.limits.inside:
         judged.append(model.whole(model.tensors()))
-    if scope := options.scope(interim.oracle):
+    if scope := options.find_scope(interim.oracle):
         judged.append(interim.oracle.region(scope))
     reason = find_doubt(interim.trials, ROUNDING_DOUBTS, judged)
     if not reason:
@@ -506,7 +506,7 @@ def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
         return interim
     if trials.verdict(trials.full_model).is_mute:
         return interim.with_findings(outcome=Outcome.UNRESOLVED)
-    if not (scope := searcher.options.scope(interim.oracle)):
+    if not (scope := searcher.options.find_scope(interim.oracle)):
         return interim
     region = interim.oracle.region(scope)
     verdict = replace(trials.judge, scope=region).verdict(region, trials.run(region))

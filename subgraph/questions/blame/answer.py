@@ -252,9 +252,9 @@ def _explain(
     wrong = blame.is_wrong
     worst, off = (finding.run.worst, finding.run.off) if finding else (None, None)
     differences = (finding.cause.differences if finding and wrong else None) or ()
-    passes = blame.passes() if wrong and not maker else []
-    attributes = blame.attributes() if wrong else []
-    switches, kernels = blame.switches(exact=not passes) if wrong else ({}, None)
+    passes = blame.find_passes() if wrong and not maker else []
+    attributes = blame.find_attributes() if wrong else []
+    switches, kernels = blame.find_switches(exact=not passes) if wrong else ({}, None)
     versions = if_time(partial(blame.history, asked), None) if asked else None
     case = Path(finding.case) if finding and finding.case else None
     home = case or trials.model.scratch
@@ -270,7 +270,7 @@ def _explain(
         nodes: Sequence[int] = blame.region.nodes
         if blame.healing:
             nodes = graph.in_order(flatten(f.indices for f in search.findings))
-        runtime, version = blame.runtime()
+        runtime, version = blame.name_runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
             model=graph.path.name,

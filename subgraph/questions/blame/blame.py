@@ -119,7 +119,7 @@ class Blame:
         found = diagnose_model(self.trials, self.region, self.verdict)
         return self.is_wrong and any(one.fact is Fact.MODEL for one in found)
 
-    def passes(self) -> list[Strings]:
+    def find_passes(self) -> list[Strings]:
         """Return the minimal sets of passes without which the region is right."""
         ablation = Ablation(self.trials, self.region)
         try:
@@ -160,7 +160,7 @@ class Blame:
         remade.made.unlink(missing_ok=True)
         return found, cures
 
-    def attributes(self) -> list[str]:
+    def find_attributes(self) -> list[str]:
         """Return the attributes without each of which the candidate is right: `ceil_mode=1 of
         'pool'`."""
         # One side runs the module that the model was exported from, or each side runs a model of
@@ -179,7 +179,7 @@ class Blame:
             finally:
                 self.runs += asked.tried
 
-    def switches(self, *, exact: bool) -> tuple[dict[str, StringMap], bool | None]:
+    def find_switches(self, *, exact: bool) -> tuple[dict[str, StringMap], bool | None]:
         """Return the options that cure the region alone, and whether optimizations cause the error.
 
         The first is name → all options with that one. The second is whether the candidate is as
@@ -325,7 +325,7 @@ class Blame:
         # a tenth is noise
         return sorted(cures, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))
 
-    def runtime(self) -> tuple[str, str]:
+    def name_runtime(self) -> tuple[str, str]:
         """Return the runtime's package and its release, as people name them; the candidate's name
         if it has none."""
         candidate = self.trials.runtime.candidate

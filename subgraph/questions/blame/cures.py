@@ -139,7 +139,7 @@ class Prover:
         times: tuple[list[float], list[float]] = ([], [])
         try:
             with (
-                trials.model.temporary_folder() as folder,
+                trials.model.make_temporary_folder() as folder,
                 trials.runtime.workers.borrow(loads=1) as ours,
                 other.runtime.workers.borrow(loads=1) as theirs,
             ):

@@ -239,7 +239,7 @@ class OriginalRegion:
         path.write_bytes(model.SerializeToString())
         feeds = [[sample[v.name] for v in model.graph.input] for sample in self._samples]
         outputs = [v.name for v in model.graph.output]
-        with self._reference.exclusive():
+        with self._reference.exclude_others():
             self._reference.load(str(folder), path)
             new_folder = partial(make_numbered_folder, folder, "sample")
             return run_loaded(self._reference, str(folder), feeds, outputs, new_folder)

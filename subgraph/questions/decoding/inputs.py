@@ -137,7 +137,7 @@ class LoopInputs:
             for i, (n, value) in enumerate(self.arrays(k, tokens).items())
         }
 
-    def first_states(self, folder: Path) -> dict[str, Record]:
+    def make_first_states(self, folder: Path) -> dict[str, Record]:
         """Return the states before step 0: what was given, else zeros.
 
         Raises:

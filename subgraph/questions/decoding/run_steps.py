@@ -79,7 +79,7 @@ class Trace:
         fed = {**states, **self.given.records(k, self.tokens, folder)}
         return [fed[name] for name in self.decoder.graph.inputs]
 
-    def state_before(self, k: int) -> Records:
+    def find_state_before(self, k: int) -> Records:
         """Return the states that the reference has before step k, from those that are kept."""
         begin = max(b for b in self.states if b <= k)
         states = self.states[begin]
@@ -164,7 +164,7 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
     """
     walked = Trace(given, model, folder, reference)
     reference.load(KEY, model)
-    states: Records = given.first_states(folder)
+    states: Records = given.make_first_states(folder)
     ended = np.zeros(given.batch, bool)
     for k in range(given.steps):
         prompt = given.find_prompt(k)
@@ -245,7 +245,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
     Files of a step are removed when the next but one is read.
     """
     decoder = walked.decoder
-    states = walked.state_before(begin)
+    states = walked.find_state_before(begin)
     for k in range(begin, end + 1):
         into = folder / f"step{k}"
         into.mkdir(parents=True)
@@ -277,7 +277,7 @@ def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path
     Raises:
         ModelError: the reference cannot run a step.
     """
-    states = walked.state_before(0)
+    states = walked.find_state_before(0)
     results = walked.results[0]
     for k in range(end + 1):
         into = folder / f"rounding{k}"

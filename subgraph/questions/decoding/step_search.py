@@ -352,7 +352,7 @@ class LoopSearch:
         walked = self.walked
         trials = self.first
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
-        feeds = walked.feeds(begin, walked.state_before(begin))
+        feeds = walked.feeds(begin, walked.find_state_before(begin))
         fed = [trials.model.values.digest([r]) for r in feeds]
         return digest(
             "walk/3",
@@ -404,15 +404,15 @@ class LoopSearch:
     def open_step(self, k: int) -> Iterator[tuple[Trials, Setup]]:
         """Open trials on step k, fed with the reference's state, for this block; yield them and the
         setup."""
-        setup = replace(self.setup, feeding=self.feeding(k), needs_evidence=False)
+        setup = replace(self.setup, feeding=self.make_feeding(k), needs_evidence=False)
         with open_trials(
             self.walked.decoder.graph, setup, self.first.model.reference, self.workers
         ) as trials:
             yield trials, setup
 
-    def feeding(self, k: int) -> Feeding:
+    def make_feeding(self, k: int) -> Feeding:
         """Return the inputs of step k."""
-        fed = index_by_name(self.walked.feeds(k, self.walked.state_before(k)))
+        fed = index_by_name(self.walked.feeds(k, self.walked.find_state_before(k)))
         inputs = self.setup.feeding.inputs
         return Feeding(inputs, records=(fed,), origins=(f"what the reference is fed in step {k}",))
 

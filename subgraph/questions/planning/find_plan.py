@@ -112,7 +112,7 @@ class LoweredModels:
         for k, place in enumerate(self.places if not self.twin.by_command else ()):
             level = levels.get(k, 0)
             if level == 0:
-                found |= {read: self.twin.lowering(read) for read in place.reads}
+                found |= {read: self.twin.make_lowering(read) for read in place.reads}
             elif level <= len(self.gears):
                 found |= self._get_lowering(place, self._gears[level - 1][1])
         return found
@@ -124,13 +124,13 @@ class LoweredModels:
             if nodes <= twin.rounded.keys():
                 return {(i, ""): twin.rounded[i] for i in nodes}
             return {}
-        wide = {r: twin.lowering(r) for r in place.reads if r[1] in twin.forms}
-        changed = any(form != self.twin.lowering(r) for r, form in wide.items())
+        wide = {r: twin.make_lowering(r) for r in place.reads if r[1] in twin.forms}
+        changed = any(form != self.twin.make_lowering(r) for r, form in wide.items())
         if changed and len(wide) == len(place.reads):
             return wide
         return {}
 
-    def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
+    def make_draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
         """Return the model with these levels; the float model itself if the candidate's command
         lowers it. `simulated`: as of `lower_model`."""
         graph = self.graph
@@ -160,11 +160,11 @@ class LoweredModels:
     def describe_gears(self, levels: Levels) -> str:
         """Return the number of places at each gear: `, 3 in float16`."""
         lower = Counter(
-            self.gear_name(level) for level in levels.values() if level <= len(self.gears)
+            self.name_gear(level) for level in levels.values() if level <= len(self.gears)
         )
         return "".join(f", {number} in {name}" for name, number in lower.items())
 
-    def gear_name(self, level: int) -> str:
+    def name_gear(self, level: int) -> str:
         """Return the name of the gear of a kept place, or "float32"."""
         if level > len(self.gears):
             return "float32"
@@ -258,7 +258,7 @@ class ModelRunner:
             options = self.trials.runtime.candidate.options
             models = self.models
             model = folder / "model.onnx"
-            models.draft(levels, simulated=self.simulated).save(model)
+            models.make_draft(levels, simulated=self.simulated).save(model)
             if models.twin.by_command:
                 options = {**options, "keep": render(models.find_kept_nodes(levels))}
             return Job(model, self._list_feeds(samples), self.outputs, into, options=options)
@@ -275,7 +275,7 @@ class ModelRunner:
         def anew(into: Path) -> RunResult:
             if self.is_over():
                 raise OutOfTime("the time is used up", code="time.used-up")
-            with self.trials.model.temporary_folder() as folder:
+            with self.trials.model.make_temporary_folder() as folder:
                 return self.trials.runtime.workers.run(job(folder, into), self.turns)
 
         return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
@@ -465,7 +465,7 @@ class Planner:
             return None
         with suppress(OutOfTime):
             self.measure()
-        order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
+        order = sorted(every, key=lambda k: (-self.measure_sensitivity(k), k))
         found = find_smallest_set(
             order, lambda kept: self.judge(self.models.keep_in_float(kept)).agrees
         )
@@ -474,7 +474,7 @@ class Planner:
         proven = sum(one is not None and one.judged.fails for one in refused)
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)
 
-    def sensitivity(self, place: int) -> float:
+    def measure_sensitivity(self, place: int) -> float:
         """Return how far the outputs deviate by this place, as far as it was measured."""
         return self.errors.get(place, self.estimates.get(place, 0.0))
 
@@ -496,7 +496,9 @@ class Planner:
                         lowered = True
         except OutOfTime:
             pass
-        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.sensitivity(k), k))}
+        return {
+            k: levels[k] for k in sorted(levels, key=lambda k: (-self.measure_sensitivity(k), k))
+        }
 
 
 def compare_outputs(one: ReferenceValues, other: ReferenceValues) -> dict[str, float]:

@@ -438,7 +438,7 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
         notes.append(f"{what}: quantized again")
     kept = found.kept if found else ()
     if len(kept) > len(planner.models.places) / 2:
-        alone = median(map(planner.sensitivity, kept))
+        alone = median(map(planner.measure_sensitivity, kept))
         if alone:
             each = f"each alone deviates by {alone:.1g} in the median"
         else:
@@ -460,7 +460,9 @@ def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
         return None
     kept = None if found is None else planner.judge(found.levels)
     if found:
-        interval = if_time(lambda: score.interval(planner.runner.run(found.levels).tensors), None)
+        interval = if_time(
+            lambda: score.compute_interval(planner.runner.run(found.levels).tensors), None
+        )
     else:
         interval = None
     return PlanScore(

@@ -113,7 +113,7 @@ class Twin:
     rounded: Mapping[int, Rounded] = field(default_factory=dict)
     by_command: frozenset[int] = frozenset()
 
-    def lowering(self, read: Read) -> Lowering:
+    def make_lowering(self, read: Read) -> Lowering:
         """Return the lowering of a read."""
         node, name = read
         if name:

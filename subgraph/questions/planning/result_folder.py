@@ -59,7 +59,7 @@ def save(
     with folders.write_aside(place.path) as work:
         model = None
         if not planner.models.twin.by_command:
-            planner.models.draft(found.levels).save(work / MODEL)
+            planner.models.make_draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
         result = document.result
         if (scales := result.scales) and (scales.weights or scales.factors):
@@ -102,7 +102,7 @@ def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
                 ops=[graph.ops[i] for i in place.nodes],
                 tensors=sorted({name for _, name in place.reads if name}),
                 error=planner.errors.get(k),
-                gear=planner.models.gear_name(level),
+                gear=planner.models.name_gear(level),
             )
         )
     return kept

@@ -187,7 +187,7 @@ class ExpectedOutputs:
         if result.failure:
             return replace(result.failure, stored=result.stored), ""
         outputs = result.tensors[0]
-        has_noise = self.reference_result(example).has_noise or not self.by_noise
+        has_noise = self.run_reference(example).has_noise or not self.by_noise
         judgements = []
         judges = set()
         with self._iter_noise(example) as noise:
@@ -253,7 +253,7 @@ class ExpectedOutputs:
         )
         return (tolerated, TOLERANCE) if judgement.fails else (judgement, CRITERION)
 
-    def reference_result(self, example: Example) -> ReferenceResult:
+    def run_reference(self, example: Example) -> ReferenceResult:
         """Return how plain onnxruntime ends on an example."""
         if example.key not in self._reference_results:
             self._reference_results[example.key] = self._judge_reference(

@@ -251,7 +251,7 @@ def _save_case(
     sweep: Sweep, test: OperatorTest, result: SweepResult, runtime: Runtime, work: Path
 ) -> None:
     work.mkdir()
-    with sweep.example(test) as example:
+    with sweep.open_example(test) as example:
         shutil.copyfile(example.model, work / MODEL)
         skeleton = protobuf.read(work / MODEL)
         names = folders.make_safe_names(
@@ -267,7 +267,7 @@ def _save_case(
         fresh = bool(result.before) or result.outcome is not SweepOutcome.TIMEOUT
         for tensors in runtime.run(example, fresh=fresh).tensors:
             evidence.copy_tensors(tensors, names, work / CANDIDATE)
-        reference = sweep.expected.reference_result(example)
+        reference = sweep.expected.run_reference(example)
     shutil.copyfile(REPRO_SCRIPT, work / REPRO)
     nodes = [
         NodeEntry(n.name or f"#{i}", n.op_type, i) for i, n in enumerate(skeleton.model.graph.node)

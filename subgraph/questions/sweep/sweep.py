@@ -87,7 +87,7 @@ class Sweep:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @contextmanager
-    def example(self, test: OperatorTest) -> Iterator[Example]:
+    def open_example(self, test: OperatorTest) -> Iterator[Example]:
         """Provide a test's files, which live as long as the block."""
         folder = self.scratch / f"test{next(self._numbers)}"
         try:
@@ -133,8 +133,8 @@ class Sweep:
         ]
 
     def _run(self, runtime: Runtime, test: OperatorTest) -> tuple[ReferenceResult, SweepResult]:
-        with self.example(test) as example:
-            reference = self.expected.reference_result(example)
+        with self.open_example(test) as example:
+            reference = self.expected.run_reference(example)
             result = self.result(runtime, example)
         log.debug(
             "%s on %s: %s   %s",

@@ -91,11 +91,11 @@ class WrittenNames:
         forms = (self.plain(form) for form in (recorded, recorded.rpartition("~")[0] or recorded))
         return next(filter(None, (self._written.get(form) for form in forms)), [])
 
-    def alike(self, name: str) -> list[str]:
+    def find_alike(self, name: str) -> list[str]:
         """Return the names, this one among them, that subcut and the tool write in the same way."""
         return self._written.get(self.plain(make_safe_name(name)), [])
 
-    def meant_by(self, entry: DumpEntry) -> list[str]:
+    def find_meant(self, entry: DumpEntry) -> list[str]:
         """Return the names that an entry can mean: of the recording, its tensor, its node.
 
         Inputs of a node mean nothing unless the tensor is named. After fusion a node can hold

@@ -143,7 +143,7 @@ def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
     for file in files.ending(".json"):
         if not _START.match(files.head(file).lstrip()):
             continue
-        data = files.maybe_json(file)
+        data = files.read_json_if_there(file)
         graphs = _filter_dicts(data.get("graph")) if isinstance(data, dict) else []
         for op in flatten(_filter_dicts(graph.get("op")) for graph in graphs):
             attributes = _parse_attributes(op)

@@ -143,7 +143,7 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     Raises:
         InputError: it is damaged, or names a type that does not exist.
     """
-    data = files.maybe_json(MANIFEST)
+    data = files.read_json_if_there(MANIFEST)
     if not isinstance(data, dict):
         return {}
     with files.reading(MANIFEST, hint='wanted: {"tensors": [{"name", "file", …}]}'):
@@ -179,7 +179,7 @@ def _parse_spec(item: JsonObject) -> TensorSpec:
 
 def read_exported_scales(files: Files) -> dict[str, Scale | None]:
     """Read the scale of each file's codes in a folder that `subcut export` wrote; else nothing."""
-    data = files.maybe_json(MANIFEST)
+    data = files.read_json_if_there(MANIFEST)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith(EXPORT):
         return {}
     return {file: spec.scale for file, (_, spec) in read_manifest(files).items()}

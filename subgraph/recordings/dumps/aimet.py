@@ -44,7 +44,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         names = {"tensor": f"input_{index}", "role": "input", "index": index, "side": side}
         yield _raw.make_entry(files, m[0], TensorSpec(), hints, "float32", **names)
     listed = next((n for n in files.names if n.rpartition("/")[2] == ORDER), None)
-    data = files.maybe_json(listed) if listed else None
+    data = files.read_json_if_there(listed) if listed else None
     order = data.get("layer_output_names") if isinstance(data, dict) else None
     names_in_order = order if isinstance(order, list) else []
     place = {plain(str(name)): k for k, name in enumerate(names_in_order)}

@@ -73,7 +73,7 @@ def _read_lists(files: Files) -> dict[str, JsonObject]:
     lists = {}
     for name in files.names:
         if name.rpartition("/")[2] == LIST:
-            data = files.maybe_json(name)
+            data = files.read_json_if_there(name)
             if (
                 isinstance(data, dict)
                 and isinstance(data.get("inputs"), list)

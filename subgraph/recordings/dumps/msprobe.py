@@ -69,7 +69,7 @@ def _read_lists(files: Files) -> dict[str, Fields]:
         if name.rpartition("/")[2] == LIST and any(
             n.startswith(f"{folder}dump_tensor_data/") for n in files.names
         ):
-            data = files.maybe_json(name)
+            data = files.read_json_if_there(name)
             if isinstance(data, dict) and isinstance(data.get("data"), dict):
                 lists[folder] = data["data"]
     return lists

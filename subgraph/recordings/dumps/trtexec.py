@@ -30,7 +30,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.ending(".json"):
         if not _HEAD.match(files.head(file)):
             continue
-        items = files.maybe_json(file)
+        items = files.read_json_if_there(file)
         if not isinstance(items, list):
             raise files.make_error(file, "it is not JSON, or too large for one")
         for item in items:

@@ -185,14 +185,14 @@ class _Matching:
         for entry in self.entries:
             if entry in given or entry in self.left_out:
                 continue
-            names = written.meant_by(entry)
+            names = written.find_meant(entry)
             found = None if names else self._names.find_form(entry.label)
             if found:
                 tensor, form = found
                 names = [tensor]
                 self._read |= {tensor: entry} if form.is_read else {}
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
-            alike = flatten((name, *written.alike(name)) for name in said)
+            alike = flatten((name, *written.find_alike(name)) for name in said)
             meant = dict.fromkeys(t for t in alike if t in tensors)
             if entry.missing and (meant or not names):
                 self._omit_tensors(entry, Reason.UNREADABLE, entry.missing)
@@ -277,7 +277,7 @@ class _Matching:
         capture_tensors(self.judge.model, lacking)
         sums = BlockSums((n, a) for n, a in self._iter_floats((*far, *lacking)) if is_varied(a))
         for tensor, match in far.items():
-            names = sums.near(self._fit.value(match.entry), MAX_DISTANCE)
+            names = sums.find_near(self._fit.value(match.entry), MAX_DISTANCE)
             near = (self._fit.align(match.entry, n) for n in names)
             held = min(near, key=get_distance, default=match)
             if held.distance <= MAX_DISTANCE:

@@ -158,11 +158,11 @@ class Unnamed:
             if is_varied(value):
                 limit = MAX_DISTANCE
                 self._sizes[name] = value.size
-                self.undecided.update(self._sums.near(value, MAX_SORTED_DISTANCE))
+                self.undecided.update(self._sums.find_near(value, MAX_SORTED_DISTANCE))
             elif is_varied(value, MIN_EXACT):
                 limit = MAX_EXACT_DISTANCE
             meant = [e for e in self.pool if name in self._likely[e]]
-            for entry in dict.fromkeys((*meant, *self._sums.near(value, limit))):
+            for entry in dict.fromkeys((*meant, *self._sums.find_near(value, limit))):
                 if entry in self.pool:
                     match = self.fit.align(entry, name, value)
                     if match.distance <= (MAX_DISTANCE if entry in meant else limit):
@@ -200,13 +200,13 @@ class Unnamed:
 
     def find_alike(self, entry: DumpEntry) -> list[DumpEntry]:
         """Return the entries whose numbers are near those of an entry, in whatever order."""
-        return self._sums.near(self.fit.value(entry), MAX_DISTANCE)
+        return self._sums.find_near(self.fit.value(entry), MAX_DISTANCE)
 
     def find_copies(self, matches: Mapping[str, TensorMatch]) -> dict[DumpEntry, str]:
         """Return the entries of the pool that hold the numbers of one with a tensor, and which."""
         found = {}
         for name, match in matches.items():
-            near = self._sums.near(self.fit.value(match.entry), MAX_ROUNDING_DISTANCE)
+            near = self._sums.find_near(self.fit.value(match.entry), MAX_ROUNDING_DISTANCE)
             found.update(dict.fromkeys((e for e in near if e in self.pool), name))
         return found
 
@@ -248,7 +248,7 @@ class Unnamed:
             if protobuf.count_elements(tensor) in sizes:
                 value = protobuf.to_array(tensor, graph.path)
                 share = MAX_SORTED_DISTANCE if is_varied(value) else MAX_ROUNDING_DISTANCE
-                near = self._sums.near(value, share) if is_varied(value, MIN_WEIGHT) else []
+                near = self._sums.find_near(value, share) if is_varied(value, MIN_WEIGHT) else []
                 found |= dict.fromkeys((e for e in near if e.dtype == value.dtype.name), name)
         return found
 

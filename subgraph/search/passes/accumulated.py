@@ -65,7 +65,7 @@ def find_accumulated(
         # the errors of prefixes that run on the model's inputs; unknown ones are omitted
         sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
         queries = [state.aim.make_in_place_query(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
-        answers = yield from state.one_by_one(Purpose.GROWTH, queries)
+        answers = yield from state.ask_singly(Purpose.GROWTH, queries)
         for size, answer in zip(sizes, answers, strict=True):
             if answer.prefix_error is not None:
                 growth.append((size, answer.prefix_error))

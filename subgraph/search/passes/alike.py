@@ -110,11 +110,11 @@ def _fail(
     """Return whether each region fails in this way, whatever it explains."""
     is_pooled = _are_pooled(state, signature)
     pool = len(state.driver.memo) if is_pooled else 0  # one that no earlier pool has
-    ask = state.ask if is_pooled else state.one_by_one
+    ask = state.ask if is_pooled else state.ask_singly
     queries = [
         replace(state.aim.make_isolated_query(r, state.aim.first), pool=pool) for r in regions
     ]
-    with state.counting_any_failure():
+    with state.count_any_failure():
         answers = yield from ask(Purpose.ALIKE, queries)
     return [answer.signature is signature for answer in answers]
 

@@ -68,7 +68,7 @@ def confirm_region(state: SearchState, smallest: Smallest) -> Search[Finding]:
     statuses = yield from state.repeat([smallest.items], own, OWN_FRESH_RUNS)
     if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
-    supersets = state.seen.agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
+    supersets = state.seen.find_agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
     for regions, times in ((_list_neighbors(state, smallest), others), (supersets, 1)):
         if RegionOutcome.FAIL in (yield from state.repeat(regions, times, max_fresh=0)):
             yield from _restart_as_flaky(state)
@@ -312,7 +312,7 @@ def _count_runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
 
 def run_whole(state: SearchState, runs: int) -> Search[list[Answer]]:
     """Return the answers of this number of runs of the full model; earlier runs count."""
-    return (yield from state.one_by_one(Purpose.AGAIN, list(map(_run_of_whole, range(runs)))))
+    return (yield from state.ask_singly(Purpose.AGAIN, list(map(_run_of_whole, range(runs)))))
 
 
 def _run_of_whole(repetition: int) -> Query:

@@ -88,7 +88,9 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
     Complexity: O(k · log L) queries for k needed items of L, if FAIL is monotone.
     """
     if len(region) > MAX_SINGLE_ITEMS:
-        if not any(len(s) >= len(region) - 1 for s in state.seen.agreeing_supersets(region[:-1])):
+        if not any(
+            len(s) >= len(region) - 1 for s in state.seen.find_agreeing_supersets(region[:-1])
+        ):
             region = yield from gallop_forth(state, region)
         if gradual and len(region) > 1:  # before many queries are spent on the region
             neighbors = [region[1:], region[:-1]]

@@ -235,7 +235,7 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
 def _measure_by_noise(output: WrongOutput) -> Iterator[Evidence]:
     """Yield the error in units of rounding noise: at the claimed precision, and at lower ones that
     may be undeclared."""
-    claim = output.trials.judge.claim(output.region)
+    claim = output.trials.judge.find_claim(output.region)
     ruling = _judge_by_noise(output, claim)
     if ruling.is_unresolved:
         yield Evidence("noise", ruling.why)
@@ -413,7 +413,7 @@ def diagnose_model(
         quoted = differences[0].text if differences else ""
         if not verdict.worst:
             says = f"the reference refuses this piece of {file} as well"
-            if not quoted and not other.problem(region):
+            if not quoted and not other.find_problem(region):
                 quoted = explain_refusal(other.graph, other.region(region).nodes)
         quoted = quoted or says
         yield Evidence("model", says, Fact.MODEL, quoted=quoted)

@@ -52,7 +52,7 @@ class Ablation:
             return ()
         trials = switch_off(self.trials, off)
         with (
-            trials.model.temporary_folder() as folder,
+            trials.model.make_temporary_folder() as folder,
             trials.runtime.workers.borrow(loads=1) as worker,
         ):
             path = trials.graph.path

@@ -240,7 +240,7 @@ class _Node:
         ours, theirs = (text, "") if side == "ours" else ("", text)
         return ModelDifference(self.label, "operator", ours, theirs)
 
-    def input_name(self, k: int) -> str:
+    def find_input_name(self, k: int) -> str:
         """Return the name of an input in the operator's schema."""
         formal = self.schema.inputs if self.schema else ()
         if formal:
@@ -270,7 +270,7 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
         return None
     names = {name: match.name for name, match in other.matches.items()}
     nodes = region.all_nodes
-    if other.problem(region):
+    if other.find_problem(region):
         made = (names.get(name, name) for name in trials.graph.iter_outputs(nodes))
         theirs_nodes = tuple(dict.fromkeys(other.graph.producers(made)))
     else:
@@ -415,12 +415,12 @@ def _measure_constants(
             continue
         folded = ours.fold if not theirs.fold else None
         for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
-            is_moved = ours.input_name(k) != theirs.input_name(k)  # in another version
+            is_moved = ours.find_input_name(k) != theirs.find_input_name(k)  # in another version
             if is_moved or a not in ours.side.constants or b not in theirs.side.constants:
                 continue
             own = ours.side.constants[a]
             their = theirs.side.constants[b]
-            part = ours.input_name(k)
+            part = ours.find_input_name(k)
             if folded:
                 own = folded.apply(own, is_bias=k == BIAS_INPUT)
                 part += " with its BatchNormalization"

@@ -438,7 +438,7 @@ def _find_near_values(
         value = candidate.value(match.name)
         if value is None:
             continue
-        alike = sums.near(match.to_real(value), MAX_DISTANCE)
+        alike = sums.find_near(match.to_real(value), MAX_DISTANCE)
         if unmatched.isdisjoint(alike):
             continue
         for name in alike:
@@ -489,7 +489,7 @@ class BlockSums(Generic[Key]):
             for size, rows in by_size.items()
         }
 
-    def near(self, array: Array, share: float) -> list[Key]:
+    def find_near(self, array: Array, share: float) -> list[Key]:
         """Return the arrays that may differ from `array` by at most this share of their length."""
         keys, profiles = self._rows.get(array.size, ([], None))
         if profiles is None or array.dtype.kind not in "fiubV" or not share:

@@ -53,7 +53,7 @@ class MatchedTensor:
         )
         return replace(self, dtype=dtype, scale=self.reference_scale if same else self.scale)
 
-    def reference_real(self, value: Array) -> Array:
+    def get_real_reference(self, value: Array) -> Array:
         """Return a value of the reference's model as real numbers."""
         if self.reference_scale:
             return self.reference_scale.dequantize(value)
@@ -61,7 +61,7 @@ class MatchedTensor:
 
     def to_candidate(self, value: Array) -> Array:
         """Return a value of the reference's model in the candidate's layout and type."""
-        real = self.reference_real(value)
+        real = self.get_real_reference(value)
         turned = real.transpose(self.perm) if self.perm else real
         if self.scale and self.dtype:
             return self.scale.quantize(turned, self.dtype)

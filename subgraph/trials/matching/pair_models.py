@@ -492,7 +492,7 @@ class MeaningTests:
         merged = merge_cuts(cuts)
         folder = make_numbered_folder(self.folder, "run")
         try:
-            with reference.exclusive():
+            with reference.exclude_others():
                 reference.load_model(str(folder), merged.model, self.pair.graph.path, folder)
                 feeds = [merged.feeds(fed)]
                 names = merged.output_names
@@ -523,7 +523,7 @@ class MeaningTests:
         match = self.pair.matches[name]
         if expected.form != "tensor" or record.form != "tensor":
             return 0.0
-        real = match.reference_real(expected.array())
+        real = match.get_real_reference(expected.array())
         if real.dtype.kind not in "fV":
             return 0.0
         values = real.reshape(-1), match.to_real(record.array()).reshape(-1)

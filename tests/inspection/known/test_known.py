@@ -197,8 +197,8 @@ def test_package_of_a_tried_release_is_tried() -> None:
         and entry.was_tried("4.13.0")
         and not entry.was_tried("4.12.0.88")
     )
-    assert has_line(entry.releases("5.0.0.93"), "wrong in 5.0.0", "right in 4.13.0")
-    assert has_line(entry.releases("4.12.0.88"), "4.12.0.88", "not tried")
+    assert has_line(entry.format_releases("5.0.0.93"), "wrong in 5.0.0", "right in 4.13.0")
+    assert has_line(entry.format_releases("4.12.0.88"), "4.12.0.88", "not tried")
 
 
 def test_threads_are_public_addresses_and_at_least_25() -> None:

@@ -139,7 +139,7 @@ def test_outputs_of_a_step_are_distinct_from_constant_inputs(tmp_path: Path) -> 
     )
     before = {"h0": record("h0", 2, tmp_path)}
     walked: Any = SimpleNamespace(
-        decoder=decoder, state_before=lambda k: before, feeds=lambda k, states: []
+        decoder=decoder, find_state_before=lambda k: before, feeds=lambda k, states: []
     )
     (step,) = run_steps.follow(walked, run, 1, 1, tmp_path / "steps")
     assert [r["hn"].shapes for r in (step.raw, step.made)] == [((0, 4),), ((2, 4),)]

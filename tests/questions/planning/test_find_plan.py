@@ -404,7 +404,7 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
         assert len(planner.errors) == measured and planner.runs == measured + (
             10 if left < math.inf else 0
         )
-        order = sorted(places, key=lambda p: -planner.sensitivity(places.index(p)))
+        order = sorted(places, key=lambda p: -planner.measure_sensitivity(places.index(p)))
         assert order[:2] == [places[70], places[71]]
         assert clock[0] <= (left / 2 + 1 if left < math.inf else 160)
 

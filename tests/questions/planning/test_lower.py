@@ -57,7 +57,7 @@ def net(tmp_path: Path) -> Graph:
 def run(
     graph: Graph, twin: Twin, reads: set[Read], folder: Path
 ) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
-    lower_model(graph, {r: twin.lowering(r) for r in reads}).save(folder / "low.onnx")
+    lower_model(graph, {r: twin.make_lowering(r) for r in reads}).save(folder / "low.onnx")
     model = onnx.load(folder / "low.onnx")
     onnx.checker.check_model(model, full_check=True)
     return model, evaluate(folder / "low.onnx", {"x": X})
@@ -140,7 +140,7 @@ def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(
     net: Graph, tmp_path: Path
 ) -> None:
     twin = Twin(Precision.INT8, {"x": Quantized(Scale((1e-4,), (0,)), "int16")})
-    lower_model(net, {(0, "x"): twin.lowering((0, "x"))}).save(tmp_path / "low.onnx")
+    lower_model(net, {(0, "x"): twin.make_lowering((0, "x"))}).save(tmp_path / "low.onnx")
     model = onnx.load(tmp_path / "low.onnx")
     assert {n.domain for n in model.graph.node if "Quantize" in n.op_type} == {"com.microsoft"}
     found = evaluate(tmp_path / "low.onnx", {"x": X})["h"]

@@ -41,9 +41,9 @@ def test_block_sums_leave_out_nothing_that_is_near() -> None:
     sums = BlockSums(arrays.items())
     for name, value in arrays.items():
         near = (value * (1 + 0.05 * dice.uniform(-1, 1, value.shape))).transpose(0, 2, 3, 1)
-        assert name in sums.near(near, 0.1)
-    assert not sums.near(np.zeros((7,)), 0.1)
-    assert len(sums.near(arrays["a0"], 0.1)) < 10
+        assert name in sums.find_near(near, 0.1)
+    assert not sums.find_near(np.zeros((7,)), 0.1)
+    assert len(sums.find_near(arrays["a0"], 0.1)) < 10
 
 
 def test_printing_explains_half_a_digit() -> None:

@@ -195,7 +195,7 @@ def write_task(
         if task.feeds is not None:  # the session's values, and the reference's outputs for these
             outputs = model.run_on_reference(region, task.feeds)
             values = copy.copy(values)
-            values.records = [dict(sample) for sample in model.values_with(task.feeds, outputs)]
+            values.records = [dict(sample) for sample in model.make_values(task.feeds, outputs)]
         cases = write_case.write_region(
             model.graph, region, request, place, model.reference, values
         )
