@@ -183,7 +183,9 @@ class Answering:
                 code="worker.unreadable-reply",
             ) from e
         data = self.process.stdout.read(size)
-        return Reply(error, data) if len(data) == size else None
+        if len(data) == size:
+            return Reply(error, data)
+        return None
 
     def end(self) -> int:
         """Kill the process if it has not ended, and return its exit code."""

@@ -297,11 +297,9 @@ def _make_reader(option: Any) -> Reader:
     if plain is list:
         return _make_reader_of_list(option)
     if plain is dict:
-        return (
-            _make_reader_of_fields(option)
-            if is_dataclass(option)
-            else _make_reader_of_map(*get_args(option))
-        )
+        if is_dataclass(option):
+            return _make_reader_of_fields(option)
+        return _make_reader_of_map(*get_args(option))
     words = _list_words(option)
     is_number = get_origin(option) is Annotated
     wrapper = option if isinstance(option, type) and issubclass(option, (Enum, Path)) else None
@@ -549,7 +547,9 @@ def _make_rule(kind: Any, defs: JsonObject) -> JsonObject:
             "items": False,
             "minItems": len(args),
         }
-    return rule | {"items": _make_rule(args[0], defs)} if rule["type"] == "array" else rule
+    if rule["type"] == "array":
+        return rule | {"items": _make_rule(args[0], defs)}
+    return rule
 
 
 def _make_rule_of_fields(kind: type, defs: JsonObject) -> JsonObject:

@@ -109,11 +109,10 @@ def _(cut: Cut) -> str:
 
 @render_html.register
 def _(region: Region) -> str:
-    ends = (
-        f"{_format_words(region.start)} → {_format_words(region.end)}: "
-        if region.start or region.end
-        else ""
-    )
+    if region.start or region.end:
+        ends = f"{_format_words(region.start)} → {_format_words(region.end)}: "
+    else:
+        ends = ""
     inputs = region.entering
     nodes = count(region.nodes, "node")
     tensors = f"in {_format_words(inputs)}; out {_format_words(region.outputs)}"

@@ -160,9 +160,9 @@ def _read_statements(file: Path, _changed: int) -> list[ast.stmt]:
 
 
 def _find_file(kind: str, name: str) -> Path:
-    return (
-        Path(name) if name.endswith(".py") else _find_folder(kind) / f"{name.replace('-', '_')}.py"
-    )
+    if name.endswith(".py"):
+        return Path(name)
+    return _find_folder(kind) / f"{name.replace('-', '_')}.py"
 
 
 def _find_folder(kind: str) -> Path:

@@ -97,7 +97,9 @@ class Project:
     def find_origin(self, key: str, typed: Any = None) -> str:
         """Return the project file if `get` takes the value from it, else ""."""
         own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
-        return "" if own or key not in self.values else str(self.file)
+        if own or key not in self.values:
+            return ""
+        return str(self.file)
 
     def describe_settings(self, **typed: Any) -> str:
         """Return which settings are the project file's, as `input of subcut.toml`; "" if none is.
@@ -255,7 +257,9 @@ def _check_value(file: Path, key: str, value: Any) -> Any:
     if key in ("model", "output", "custom_ops") or (
         key == "weights" and not RANDOM_WEIGHTS.fullmatch(value)
     ):
-        return value if file.parent == Path.cwd() else str(file.parent / value)
+        if file.parent == Path.cwd():
+            return value
+        return str(file.parent / value)
     if key == "criterion" and file.parent != Path.cwd():
         return PYTHON_FILE.sub(lambda word: str(file.parent / word[0]), value)
     if key == "input":
@@ -292,7 +296,9 @@ def _check_test(file: Path, table: Any) -> JsonObject:
 def _resolve_input(file: Path, word: str) -> str:
     """Return an `input` whose path starts with the project file's folder; NAME=FILE keeps NAME."""
     name, sep, path = word.partition("=")
-    return f"{name}={file.parent / path}" if sep else str(file.parent / word)
+    if sep:
+        return f"{name}={file.parent / path}"
+    return str(file.parent / word)
 
 
 def find_model(typed: str | None, project: Project | None = None) -> tuple[Path, str]:

@@ -45,7 +45,9 @@ def clean(name: str) -> str:
     ('ab', 401)
     """
     text = _UNSAFE.sub("", name)
-    return text if len(text) < MAX_WORD_CHARACTERS else _LONG_WORD.sub(r"\1…\2", text)
+    if len(text) < MAX_WORD_CHARACTERS:
+        return text
+    return _LONG_WORD.sub(r"\1…\2", text)
 
 
 PLAIN = {
@@ -109,7 +111,9 @@ def format_cell(text: str) -> str:
     "'=1+1"
     """
     shown = clean(text)
-    return f"'{shown}" if shown.startswith(FORMULA) else shown
+    if shown.startswith(FORMULA):
+        return f"'{shown}"
+    return shown
 
 
 def clean_lines(text: str) -> str:
@@ -136,7 +140,9 @@ def is_text(name: str) -> bool:
 
 def shorten(text: str, length: int = 120) -> str:
     """Return at most `length` characters of a text: `subcut dump a b …`."""
-    return text if len(text) <= length else text[: length - 2] + " …"
+    if len(text) <= length:
+        return text
+    return text[: length - 2] + " …"
 
 
 def omit_middle(name: str, length: int = 56) -> str:
@@ -239,7 +245,9 @@ def count_columns(text: str) -> int:
 
 def describe_run(number: int | None) -> str:
     """Return `from the second run of a session on`; "" for None."""
-    return f"from the {('second', 'third')[number - 2]} run of a session on" if number else ""
+    if number:
+        return f"from the {('second', 'third')[number - 2]} run of a session on"
+    return ""
 
 
 def find_free_name(name: str, taken: Collection[str], sign: str) -> str:
@@ -263,13 +271,17 @@ def list_some(names: Sequence[str], most: int) -> str:
     'a, b and 2 more'
     """
     shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    if len(names) > most:
+        return f"{shown} and {len(names) - most} more"
+    return shown
 
 
 def count(counted: int | Sized, noun: str) -> str:
     """Return a number, or the number of some items, with a noun: `1 node`, `17 nodes`."""
     number = len(counted) if isinstance(counted, Sized) else counted
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def describe_prediction(top1: float, top5: float) -> str:

@@ -89,11 +89,10 @@ def _describe_extent(code: NamedCode) -> str:
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})
     some = list_some(list(map(clean, further)), MAX_SHOWN_FILES)
-    also = (
-        f"and {count(further, 'file')} of code around it ({some})"
-        if further
-        else "in its present form"
-    )
+    if further:
+        also = f"and {count(further, 'file')} of code around it ({some})"
+    else:
+        also = "in its present form"
     more = "" if code.complete else "; there are too many files around it to cover them all"
     return f"Trust covers this {also}, not what it loads in other ways{more}"
 

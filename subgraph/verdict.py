@@ -157,7 +157,9 @@ class Verdict(Graded):
     @property
     def label(self) -> str:
         """The label of the worst output."""
-        return self.worst.label if self.worst else (self.signature or self.status).value
+        if self.worst:
+            return self.worst.label
+        return (self.signature or self.status).value
 
     @property
     def worst(self) -> Judgement | None:
@@ -217,7 +219,9 @@ def name_failure(signature: Signature | None, process: Fields) -> str:
     """Return how a candidate fails, with the signal that ended it: `dies of SIGSEGV`, `wrong`."""
     word = FAILURES.get(signature, "wrong") if signature else "wrong"
     signal = process.get("signal")
-    return f"{word} of {signal}" if signal and signature is Signature.CRASH else word
+    if signal and signature is Signature.CRASH:
+        return f"{word} of {signal}"
+    return word
 
 
 def is_mute(judgement: Judgement) -> bool:

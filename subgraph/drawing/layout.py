@@ -346,11 +346,10 @@ class Drawer:
         network = self.network
         member = cell.member
         group = self.tree.groups.get(member)
-        nodes = (
-            []
-            if inner and group
-            else [n for n in self.tree.list_leaves(member) if n < len(network.ops)]
-        )
+        if inner and group:
+            nodes = []
+        else:
+            nodes = [n for n in self.tree.list_leaves(member) if n < len(network.ops)]
         item = measure_member(self.tree, cell, inner, tall=tall)
         nested = list[int]()
         if not inner:

@@ -71,7 +71,9 @@ class Network:
         if leaf < nodes:
             return self.names[leaf] or f"#{leaf}"
         leaf -= nodes
-        return self.inputs[leaf] if leaf < inputs else self.outputs[leaf - inputs]
+        if leaf < inputs:
+            return self.inputs[leaf]
+        return self.outputs[leaf - inputs]
 
     def select_part(self, nodes: Collection[int]) -> Network:
         """Return the network of these nodes, numbered in ascending order, with its boundary as

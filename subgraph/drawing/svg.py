@@ -204,7 +204,9 @@ def _draw_box(box: Box, marks: Marks) -> str:
         parts += _draw_box_texts(box, marks, classes)
     text = "".join(parts) + "</g>"
     address = marks.links.get(box.key)
-    return f'<a href="{_draw_text(address)}">{text}</a>' if address else text
+    if address:
+        return f'<a href="{_draw_text(address)}">{text}</a>'
+    return text
 
 
 def _draw_box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:

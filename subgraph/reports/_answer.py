@@ -551,10 +551,14 @@ def make_replay_command(document: BisectDocument, case: str) -> list[str]:
 def _make_criterion_words(document: BisectDocument) -> list[str]:
     """Return the option for the criterion, without which the candidate may agree."""
     criterion = document.setup.criterion
-    return [] if criterion == "noise" else ["--criterion", criterion]
+    if criterion == "noise":
+        return []
+    return ["--criterion", criterion]
 
 
 def _read_constant(about: RuntimeDocument, name: str) -> Any:
     """Return a constant of a backend of subcut; None for any other backend."""
     is_own = about.backend in plugins.list_own_names("backends")
-    return plugins.read_constant("backends", about.backend, name) if is_own else None
+    if is_own:
+        return plugins.read_constant("backends", about.backend, name)
+    return None

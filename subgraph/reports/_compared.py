@@ -66,7 +66,9 @@ class Compared:
     @property
     def error(self) -> float | None:
         """The relative error; None without one."""
-        return math.nan if self.signature is Signature.NAN else self.errors.get("max_rel")
+        if self.signature is Signature.NAN:
+            return math.nan
+        return self.errors.get("max_rel")
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,9 @@ def list_origins(finding: FindingDocument) -> list[str]:
     lines = (str(one) for one in finding.place.sources or () if one)
     known = drop_repeats(filter(None, lines))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
-    return [f"from {'; '.join(known[:MAX_SOURCES])}{more}"] if known else []
+    if known:
+        return [f"from {'; '.join(known[:MAX_SOURCES])}{more}"]
+    return []
 
 
 def make_view(document: ComparedDocument) -> View:
@@ -139,9 +143,10 @@ def make_view(document: ComparedDocument) -> View:
     answer = replace(parse_headline(document.says, document.exit_code), next=_list_next(document))
     if isinstance(document, ComparisonDocument):
         bad = document.tensors.first_bad
-        likenesses = (
-            [f"{bad.tensor} looks like: {words}" for words in bad.looks_like] if bad else []
-        )
+        if bad:
+            likenesses = [f"{bad.tensor} looks like: {words}" for words in bad.looks_like]
+        else:
+            likenesses = []
         lines = []
         for row in document.tensors.rows:
             cells = [_make_cell(row.in_place), _make_cell(row.alone)]
@@ -214,7 +219,9 @@ def list_judged_tensors(document: BisectDocument | ComparedDocument) -> list[Jud
 
 def count_places(document: ComparedDocument) -> int:
     """Return the number of cells of a line that are of tensors in place; the others are alone."""
-    return len(document.recordings) if isinstance(document, RecordedDocument) else 1
+    if isinstance(document, RecordedDocument):
+        return len(document.recordings)
+    return 1
 
 
 def _make_cell(judgement: Judgement | NotJudged | None) -> Compared:

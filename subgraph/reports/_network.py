@@ -104,7 +104,9 @@ def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
         if size > MAX_BOXES:
             break
         opened |= more
-    return frozenset(opened) if nodes else tree.choose_open(MAX_FEW_BOXES)
+    if nodes:
+        return frozenset(opened)
+    return tree.choose_open(MAX_FEW_BOXES)
 
 
 def _place(places: Mapping[int, int], node: int | None) -> int | None:

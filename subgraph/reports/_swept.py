@@ -44,7 +44,9 @@ def render_sweep(document: SweepDocument) -> str:
 
 def _make_suffix(document: SweepDocument, name: str, word: str) -> str:
     """Return ` on NAME`, or "" for a single candidate."""
-    return f" {word} {name}" if len(document.candidates) > 1 else ""
+    if len(document.candidates) > 1:
+        return f" {word} {name}"
+    return ""
 
 
 def _iter_bad(document: SweepDocument) -> Iterator[str]:

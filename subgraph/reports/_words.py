@@ -91,12 +91,16 @@ def format_error(value: float | None) -> str:
 
 def format_deviation(judged: HasSignature, value: float | None) -> str:
     """Return the relative error of a verdict or step; `NaN` if its values are NaN."""
-    return "NaN" if judged.signature == Signature.NAN else format_error(value)
+    if judged.signature == Signature.NAN:
+        return "NaN"
+    return format_error(value)
 
 
 def format_element(value: float | int | bool | str) -> str:
     """Return a tensor's value: a float with seven digits, anything else as it is."""
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return str(value)
 
 
 def format_percent(share: float | None) -> str:
@@ -115,7 +119,9 @@ def format_percent(share: float | None) -> str:
         return "more than all"
     if share < -MIN_SHARE:
         return "none"
-    return "under 1 %" if 0 < share < MIN_SHARE else f"{abs(share) * 100:.0f} %"
+    if 0 < share < MIN_SHARE:
+        return "under 1 %"
+    return f"{abs(share) * 100:.0f} %"
 
 
 def explain_share(share: float) -> str:
@@ -128,7 +134,9 @@ def format_seconds(value: float) -> str:
     """Return `0.6 ms`, `41 ms`, `4.1 s` or `12 min`."""
     if value >= 120:
         return f"{value / 60:.0f} min"
-    return f"{value * 1e3:.{int(value < 0.01)}f} ms" if value < 1 else f"{value:.1f} s"
+    if value < 1:
+        return f"{value * 1e3:.{int(value < 0.01)}f} ms"
+    return f"{value:.1f} s"
 
 
 # ------------------------------------------------------------ words
@@ -155,7 +163,9 @@ def format_region(places: HasNodes) -> str:
 def format_nodes(nodes: Sequence[str], ops: Sequence[str]) -> str:
     """Return names and their operators: `a, b (Pad, MaxPool)`."""
     ops = drop_repeats(ops)
-    return f"{format_list(nodes)} ({format_list(ops)})" if nodes else "the whole model"
+    if nodes:
+        return f"{format_list(nodes)} ({format_list(ops)})"
+    return "the whole model"
 
 
 def title(finding: FindingDocument) -> str:
@@ -233,7 +243,9 @@ def format_state(judged: HasStatus) -> str:
     if judged.status == Status.UNRESOLVED:
         return str(signature or Status.UNRESOLVED)
     label = getattr(judged, "label", "")  # a step has none
-    return "agree" if label in ("", "agrees") else f"agree ({label})"
+    if label in ("", "agrees"):
+        return "agree"
+    return f"agree ({label})"
 
 
 def describe_sweep(document: SweepDocument) -> str:
@@ -267,7 +279,9 @@ def format_stderr(finding: FindingDocument) -> list[str]:
 def list_stderr_lines(verdict: VerdictDocument) -> list[str]:
     """Return the last lines that the candidate wrote to standard error."""
     lines = verdict.process.get("stderr")
-    return list(map(str, lines)) if isinstance(lines, (list, tuple)) else []
+    if isinstance(lines, (list, tuple)):
+        return list(map(str, lines))
+    return []
 
 
 # ------------------------------------------------------------ compared
@@ -278,7 +292,9 @@ def format_outcome(cell: Compared) -> str:
     if not cell.status:
         return UNKNOWN
     outcome_text = format_state(cell)
-    return f"{outcome_text}, {cell.beside}" if cell.beside else outcome_text
+    if cell.beside:
+        return f"{outcome_text}, {cell.beside}"
+    return outcome_text
 
 
 def place(finding: IntervalFinding) -> list[str]:

@@ -189,7 +189,9 @@ def _make_curve(shown: PlanDocument) -> chart.Chart | None:
         "label": "The score over the number of places that are kept",
     }
     marks = [len(shown.result.kept)] if shown.result.kept is not None else []
-    return chart.make_linear_chart(points, marks, words) if len(points) > 1 else None
+    if len(points) > 1:
+        return chart.make_linear_chart(points, marks, words)
+    return None
 
 
 def plan_curve(document: PlanDocument) -> str:
@@ -204,7 +206,9 @@ def find_worst_class(totals: Totals) -> str:
     outcome = next((one for one in SIGNS if totals[one]), SweepOutcome.RIGHT)
     if outcome in BAD:
         return Status.FAIL
-    return Status.AGREE if outcome is SweepOutcome.RIGHT else Status.UNRESOLVED
+    if outcome is SweepOutcome.RIGHT:
+        return Status.AGREE
+    return Status.UNRESOLVED
 
 
 def rank(totals: Totals) -> float:
@@ -237,7 +241,9 @@ def _list_rows(document: ComparedDocument) -> list[JudgedTensor]:
 
 def _find_narrowed(document: ComparedDocument) -> str | None:
     """Return the recording that was narrowed down; None for any."""
-    return document.narrowed if isinstance(document, IntervalDocument) else None
+    if isinstance(document, IntervalDocument):
+        return document.narrowed
+    return None
 
 
 def _render_page(template: str, title: str, shown: Fields) -> str:
