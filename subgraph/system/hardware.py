@@ -35,9 +35,8 @@ def name_missing_nvidia_gpu() -> str:
 def name_missing_gpu(maker: str, vendor: str) -> str:
     """Name the missing part on a Linux machine without a GPU of this vendor; elsewhere ""."""
     seen = {file.read_text(encoding="ascii").strip() for file in CARDS.glob("card*/device/vendor")}
-    if vendor in seen or sys.platform != "linux":
-        return ""
-    return f"needs a GPU of {maker}: none is seen on this machine"
+    known = sys.platform == "linux" and vendor not in seen
+    return f"needs a GPU of {maker}: none is seen on this machine" if known else ""
 
 
 def name_missing_npu(maker: str) -> str:
