@@ -199,9 +199,8 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
     runs = load_runs(options, graph)
     if options.tensor_map:
         runs = _apply_map(runs, options.tensor_map, graph)
-    with folders.make_temporary(
-        "subcut-fed"
-    ) as temporary:  # also removes what a killed run left there
+    # This also removes what a killed run left there.
+    with folders.make_temporary("subcut-fed") as temporary:
         yield RecordedRuns(
             runs, _make_feeding(runs, graph, feeding, options.seeded, temporary), options.precision
         )
