@@ -67,6 +67,7 @@ from subgraph.storage.folders import make_safe_name
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, copy_record
 from subgraph.text import clean
+from subgraph.types import Fields, frozen
 from subgraph.verdict import Verdict
 
 
@@ -194,6 +195,35 @@ MAX_NAME = 60  # characters of a candidate's name, and of the choice of tests, i
 FORMATS = ("npy", "bin")
 
 
+@frozen
+class SweepRequest:
+    """The settings that the cases of a candidate depend on."""
+
+    candidate: str
+    identity: Fields
+    precision: str | None
+    criterion: str
+    only: Sequence[str]
+
+
+@frozen
+class TestRequest:
+    """The test that a case was made from, and the version of onnx that it belongs to."""
+
+    test: str
+    onnx: str
+
+
+@frozen
+class ExpectedEntry:
+    """The test's name, operator and tolerance in a case's manifest."""
+
+    test: str
+    operator: str
+    rtol: float
+    atol: float
+
+
 def choose_place(
     candidate: Candidate, only: Sequence[str], output: Path, *, force: bool
 ) -> ResultPlace:
@@ -233,15 +263,17 @@ def save(
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
             evidence.write_document(document, work, SWEEP_JSON)
             candidate = runtime.candidate
-            request = {
-                "candidate": candidate.name,
-                "identity": candidate.identity(""),
-                "precision": candidate.precision,
-                "criterion": sweep.expected.criterion,
-                "only": sweep.only,
-            }
+            request = SweepRequest(
+                candidate=candidate.name,
+                identity=candidate.identity(""),
+                precision=candidate.precision,
+                criterion=sweep.expected.criterion,
+                only=sweep.only,
+            )
             case.write_manifest(
-                EvidenceManifest(source=_make_source(), command=document.command, request=request),
+                EvidenceManifest(
+                    source=_make_source(), command=document.command, request=to_json(request)
+                ),
                 work,
             )
         log.info("report: %s", clean(str(place.path / REPORT_FILES["html"])))
@@ -284,7 +316,7 @@ def _save_case(
             f"{test.name}.onnx", bytes=skeleton.size, structure_sha256=skeleton.structure
         ),
         command=f"subcut sweep --only {test.name}",
-        request={"test": test.name, "onnx": onnx},
+        request=TestRequest(test.name, onnx),
         region=RegionEntry(
             [n.name for n in nodes[:1]], [n.name for n in nodes[-1:]], nodes, parameters=parameters
         ),
@@ -296,12 +328,7 @@ def _save_case(
         above=0,
         losses=(),
         check=CheckResult("expected", check.removesuffix(": "), 0.0),
-        expected={
-            "test": test.name,
-            "operator": test.op,
-            "rtol": test.rtol,
-            "atol": test.atol,
-        },
+        expected=ExpectedEntry(test.name, test.op, test.rtol, test.atol),
         found={"candidate": name, "version": runtime.about.version}
         | to_json(make_result_entry(result)),
     )
