@@ -361,11 +361,11 @@ def _require_existing(path: Path, named_by: str) -> Path:
             raise UnknownName(
                 f"no file {path}{named_by}", f"there is no folder {folder}", code="file.not-found"
             )
-        beside = [str(p) for p in path.parent.iterdir() if p.suffix in (".onnx", ".tflite")]
+        models = [str(p) for p in path.parent.iterdir() if p.suffix in (".onnx", ".tflite")]
         raise UnknownName(
             f"no file {path}{named_by}",
-            "" if beside else f"{folder} has no .onnx or .tflite file",
-            find_nearest(str(path), beside),
+            "" if models else f"{folder} has no .onnx or .tflite file",
+            find_nearest(str(path), models),
             code="file.not-found",
         )
     return path

@@ -373,7 +373,7 @@ def _make_feeding(
 ) -> Feeding:
     if feeding.inputs or seeded:
         return feeding
-    # per sample, in the run that holds most of the model's inputs
+    # Each sample is read from the run that holds most of the model's inputs.
     recorded = (run for run in runs if run.samples)
     found = ([_match_inputs(run, entries, graph) for entries in run.samples] for run in recorded)
     samples = max(filter(all, found), key=lambda samples: min(map(len, samples)), default=[])
