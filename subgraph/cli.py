@@ -62,8 +62,7 @@ from subgraph.errors import (
 from subgraph.iterables import flatten
 from subgraph.log import log
 from subgraph.results import brief as short
-from subgraph.results.commands import ErrorEntry, ErrorResult, TasksResult
-from subgraph.results.common import NextCommand
+from subgraph.results.answer import ErrorEntry, ErrorResult, NextCommand, TasksResult
 from subgraph.storage.file_kinds import is_named_as_model
 from subgraph.text import clean, clean_lines, is_text, replace_character
 from subgraph.version import __version__

@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "metadata", "np", "ort"]
+__all__ = ["LazyModule", "connections", "metadata", "np", "ort", "pickletools"]
 
 
 class LazyModule:
@@ -22,11 +22,15 @@ class LazyModule:
 
 
 if TYPE_CHECKING:
+    import pickletools
     from importlib import metadata
+    from multiprocessing import connection as connections
 
     import numpy as np
     import onnxruntime as ort
 else:
+    connections = LazyModule("multiprocessing.connection")
     metadata = LazyModule("importlib.metadata")
     np = LazyModule("numpy")
     ort = LazyModule("onnxruntime")
+    pickletools = LazyModule("pickletools")

@@ -8,7 +8,7 @@ from operator import or_
 from typing import Any
 
 from subgraph import documents
-from subgraph.results.commands import CommandAnswer
+from subgraph.results.answer import CommandAnswer
 from subgraph.types import JsonObject, StringMap
 
 # By schema: module and dataclass of each form that a document has.
@@ -21,13 +21,13 @@ SCHEMAS: StringMap = {
     "subcut.case/1": "cases.case:CaseManifest",
     "subcut.compare/1": "results.compare:ComparisonDocument",
     "subcut.convert/1": "results.commands:ConvertResult results.commands:EditResult",
-    "subcut.cut/1": "results.commands:CutResult results.commands:CutPlan",
+    "subcut.cut/1": "results.cut:CutResult results.cut:CutPlan",
     "subcut.demo/1": "results.commands:DemoResult",
     "subcut.doctor/1": "results.commands:DoctorResult",
     "subcut.draw/1": "results.commands:DrawnModel",
     "subcut.dump/1": "cases.evidence:DumpManifest",
     "subcut.environment/1": "cases.redact:Environment",
-    "subcut.error/1": "results.commands:ErrorResult",
+    "subcut.error/1": "results.answer:ErrorResult",
     "subcut.evidence/1": "cases.evidence:EvidenceManifest",
     "subcut.export/1": "recordings.export:ExportManifest",
     "subcut.inspect/1": "inspection.describe:InspectDocument",
@@ -50,7 +50,7 @@ SCHEMAS: StringMap = {
     "subcut.run/1": "runtime.backends.cmd:RunManifest",
     "subcut.side-by-side/1": "results.compare:SideBySideResult",
     "subcut.sweep/1": "results.sweep:SweepDocument",
-    "subcut.tasks/1": "results.commands:TasksResult",
+    "subcut.tasks/1": "results.answer:TasksResult",
     "subcut.torch/1": "origins.torch.record:TorchRecording",
     "subcut.values/1": "storage.value_pairs:SavedValues",
     "subcut.view/1": "results.commands:ViewResult",

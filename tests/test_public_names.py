@@ -1,6 +1,6 @@
 """The public names of `subgraph`: which there are, and that each has a docstring and an example.
 
-Covers `version` and `types` as well.
+Covers `version` as well.
 """
 
 from __future__ import annotations

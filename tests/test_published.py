@@ -1,6 +1,6 @@
 """Every schema that is written is published and documented.
 
-Covers `published` and `results.commands`.
+Covers `published`, `results.answer`, `results.commands` and `results.cut`.
 """
 
 from __future__ import annotations

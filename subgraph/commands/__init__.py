@@ -24,7 +24,7 @@ from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
-    from subgraph.results.common import NextCommand
+    from subgraph.results.answer import NextCommand
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
 

@@ -30,7 +30,7 @@ from subgraph.commands.table import convert_words
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
-from subgraph.results.common import NextCommand
+from subgraph.results.answer import NextCommand
 from subgraph.text import align_columns, mask_logins, omit_middle
 from subgraph.types import frozen
 

@@ -19,7 +19,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.walks import find_producer_label
 from subgraph.iterables import flatten
 from subgraph.log import log
-from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedRegion
+from subgraph.results.cut import BoundaryName, CutPlan, CutResult, PlannedRegion
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote

@@ -27,8 +27,8 @@ from subgraph.inspection import known as entries_of
 from subgraph.inspection.known import Entry
 from subgraph.iterables import flatten, group_values
 from subgraph.log import log
+from subgraph.results.answer import NextCommand
 from subgraph.results.commands import KnownResult, RulesResult
-from subgraph.results.common import NextCommand
 from subgraph.runtime.inputs import Feeding
 from subgraph.text import align_columns, clean, count, find_nearest, shorten, shorten_names
 

@@ -34,6 +34,7 @@ from subgraph.errors import (
     explain_os_error,
 )
 from subgraph.iterables import index_by_name
+from subgraph.results.answer import NextCommand
 from subgraph.results.commands import (
     BackendEntry,
     BackendRow,
@@ -41,7 +42,6 @@ from subgraph.results.commands import (
     DemoResult,
     DoctorResult,
 )
-from subgraph.results.common import NextCommand
 from subgraph.runtime import candidate
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.devices import DEVICES

@@ -13,7 +13,7 @@ from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked, log_random_inputs, read_score
 from subgraph.commands.table import convert_words
 from subgraph.project import parse_seconds
-from subgraph.results.common import NextCommand
+from subgraph.results.answer import NextCommand
 from subgraph.text import align_columns, clean, count
 
 if TYPE_CHECKING:

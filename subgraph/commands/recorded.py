@@ -16,7 +16,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.iterables import flatten
 from subgraph.precision import Precision
-from subgraph.results.common import NextCommand
+from subgraph.results.answer import NextCommand
 from subgraph.text import clean, count, omit_middle
 from subgraph.types import frozen
 

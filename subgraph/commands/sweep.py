@@ -17,7 +17,7 @@ from subgraph.text import clean
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
-    from subgraph.results.common import NextCommand
+    from subgraph.results.answer import NextCommand
     from subgraph.results.sweep import SweepDocument
 
 

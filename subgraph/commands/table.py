@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, load_module, options
 from subgraph.errors import OutputError, explain_os_error
-from subgraph.results.common import NextCommand
+from subgraph.results.answer import NextCommand
 from subgraph.text import mask_logins
 
 if TYPE_CHECKING:

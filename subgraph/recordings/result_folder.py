@@ -38,7 +38,7 @@ from subgraph.recordings.interval import (
 from subgraph.recordings.matching.align import capture_tensors
 from subgraph.recordings.matching.matched import MatchedSample, Reason, run_recorded
 from subgraph.recordings.run_comparison import NO_NODE, RunComparison, TensorRow
-from subgraph.results.common import NextCommand
+from subgraph.results.answer import NextCommand
 from subgraph.results.compare import (
     INTERVAL_SCHEMA,
     ComparedRecordings,

@@ -38,6 +38,7 @@ from subgraph.reports._words import (
     list_indices,
     title,
 )
+from subgraph.results.answer import NextCommand
 from subgraph.results.bisect import (
     READS,
     BisectDocument,
@@ -45,7 +46,7 @@ from subgraph.results.bisect import (
     InnerFinding,
     InsideDocument,
 )
-from subgraph.results.common import NextCommand, RuntimeDocument
+from subgraph.results.common import RuntimeDocument
 from subgraph.search.oracle import FindingKind, Outcome
 from subgraph.text import count, describe_agreement, describe_prediction, describe_run, split_spec
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status, name_failure

@@ -18,8 +18,9 @@ from typing import Literal, TypeAlias
 from subgraph import system
 from subgraph.documents import Number
 from subgraph.iterables import drop_repeats, flatten
+from subgraph.results.answer import NextCommand
 from subgraph.results.bisect import BisectDocument, FindingDocument
-from subgraph.results.common import NextCommand, PreciseSetting
+from subgraph.results.common import PreciseSetting
 from subgraph.results.compare import (
     ComparisonDocument,
     IntervalDocument,

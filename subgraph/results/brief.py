@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from subgraph.documents import absent, from_json
-from subgraph.results.commands import ErrorEntry
+from subgraph.results.answer import ErrorEntry
 from subgraph.text import clean, clean_lines
 from subgraph.types import Fields, frozen, frozen_keywords
 

@@ -7,70 +7,8 @@ from dataclasses import field
 from typing import Literal
 
 from subgraph.documents import absent, json_key
-from subgraph.results.common import NextCommand
+from subgraph.results.answer import CommandResult
 from subgraph.types import Fields, StringMap, frozen, frozen_keywords
-
-
-@frozen_keywords
-class CommandAnswer:
-    """The part that the JSON document of every command has.
-
-    Attributes:
-        says: The headline, one sentence.
-        next: The commands that follow.
-    """
-
-    says: str
-    next: Sequence[NextCommand] = ()
-
-
-@frozen_keywords
-class CommandResult:
-    """The head of the result of a command that lists, writes or draws."""
-
-    schema: str
-    exit_code: int = 0
-
-
-@frozen_keywords
-class TasksResult(CommandResult):
-    """The tasks of the start page, by title."""
-
-    schema: Literal["subcut.tasks/1"] = "subcut.tasks/1"
-    tasks: object
-
-
-@frozen
-class ErrorEntry:
-    """An error.
-
-    Attributes:
-        kind: The class of the error.
-        code: The stable name of the problem.
-        what: The fact.
-        hint: The next step; "" for none.
-        signature: The way in which the process of a model ended.
-        process: The exit code, signal and last lines of that process.
-        nearest: The known names that are similar to an unknown one.
-    """
-
-    kind: str
-    code: str
-    what: str
-    hint: str = ""
-    signature: str | None = absent()
-    process: Fields | None = absent()
-    nearest: Sequence[str] | None = absent()
-
-
-@frozen_keywords
-class ErrorResult:
-    """An error in place of a result. `next`: the same command with the nearest name."""
-
-    schema: Literal["subcut.error/1"] = "subcut.error/1"
-    exit_code: int
-    error: ErrorEntry
-    next: Sequence[NextCommand] = ()
 
 
 @frozen_keywords
@@ -197,47 +135,6 @@ class BackendsResult(CommandResult):
 
     schema: Literal["subcut.backends/1"] = "subcut.backends/1"
     backends: Sequence[BackendEntry]
-
-
-@frozen
-class BoundaryName:
-    """A tensor at the boundary of a region; `producer` is None for an input of the model."""
-
-    name: str
-    producer: str | None
-
-
-@frozen
-class PlannedRegion:
-    """The region of a cut: labels of nodes."""
-
-    start: Sequence[str]
-    end: Sequence[str]
-    nodes: Sequence[str]
-    pulled: Sequence[str]
-    random: Sequence[str]
-
-
-@frozen_keywords
-class CutPlan(CommandResult):
-    """The result of `cut --dry-run`: what would be written."""
-
-    schema: Literal["subcut.cut/1"] = "subcut.cut/1"
-    dry_run: Literal[True] = True
-    path: str
-    region: PlannedRegion
-    inputs: Sequence[BoundaryName]
-    shapes: Sequence[BoundaryName]
-    outputs: Sequence[BoundaryName]
-
-
-@frozen_keywords
-class CutResult:
-    """The cuts: each with its path and the fields of its manifest."""
-
-    schema: Literal["subcut.cut/1"] = "subcut.cut/1"
-    exit_code: int
-    results: Sequence[Fields]
 
 
 @frozen_keywords

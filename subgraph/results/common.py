@@ -9,6 +9,7 @@ from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
+from subgraph.results.answer import NextCommand
 from subgraph.types import Fields, StringMap, frozen, frozen_keywords
 from subgraph.verdict import Signature, Status, VerdictDocument
 
@@ -57,19 +58,6 @@ class PreciseSetting:
         if not self.options:
             return f"within the rounding of {self.computes_in} the outputs agree"
         return f"with {self.setting} the outputs agree in {self.precision}"
-
-
-@frozen
-class NextCommand:
-    """A command that follows from an answer.
-
-    Attributes:
-        why: The purpose of the command.
-        argv: Its words.
-    """
-
-    why: str
-    argv: Sequence[CommandLine]
 
 
 @frozen

@@ -17,14 +17,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from subgraph import plugins
 from subgraph.errors import ArgumentTypeError, Refused, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.lazy import np
+from subgraph.lazy import connections, np
 from subgraph.log import log
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.command_line import list_python_code
@@ -129,7 +128,7 @@ def _import_text(load: Load) -> str:
 def _serve_text(load: Load) -> str:
     """Return a file that runs a function in this process; a thread waits for its calls."""
     key = secrets.token_bytes(32)
-    listener = Listener(authkey=key)
+    listener = connections.Listener(authkey=key)
     lock = threading.Lock()  # the function need not be safe for threads
 
     def accept() -> None:
@@ -152,7 +151,7 @@ def connect(address: Any, key: bytes, model: object) -> Run:
         Refused: The function raised it.
         RuntimeError: The function raised another exception.
     """
-    connection = Client(address, authkey=key)
+    connection = connections.Client(address, authkey=key)
     connection.send_bytes(json.dumps(str(model)).encode())
     _receive(connection)
 

@@ -7,7 +7,6 @@ without such a mark.
 from __future__ import annotations
 
 import os
-import pickletools
 import re
 import zipfile
 from enum import StrEnum
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subgraph import system
+from subgraph.lazy import pickletools
 from subgraph.text import split_signature
 
 HEAD_BYTES = 4096  # bytes of the file that are looked at

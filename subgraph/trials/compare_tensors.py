@@ -36,10 +36,10 @@ from subgraph.iterables import drop_repeats, group_values
 from subgraph.log import log
 from subgraph.origins.source import Source, find_source
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
+from subgraph.results.answer import NextCommand
 from subgraph.results.common import (
     Agreement,
     ComparedModel,
-    NextCommand,
     PowerDocument,
     PreciseSetting,
     RuntimeDocument,

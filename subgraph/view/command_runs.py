@@ -16,7 +16,7 @@ from subgraph import system
 from subgraph.children import make_python_command
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
-from subgraph.results.commands import ErrorEntry, ErrorResult
+from subgraph.results.answer import ErrorEntry, ErrorResult
 from subgraph.system import APART, interrupt
 from subgraph.system.shared import disable_telemetry
 from subgraph.text import clean

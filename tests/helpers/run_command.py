@@ -22,7 +22,7 @@ import pytest
 import typer
 
 from subgraph.commands import Result
-from subgraph.results.commands import ErrorEntry
+from subgraph.results.answer import ErrorEntry
 from subgraph.system import APART
 
 SUBCUT = Path(sys.executable).with_name("subcut")
