@@ -14,7 +14,7 @@ from pathlib import Path
 from subgraph import reports, system
 from subgraph.commands import resolve
 from subgraph.commands.options import CriterionOptions, InputOptions, ResultOptions, RuntimeOptions
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
@@ -95,9 +95,11 @@ def find_disagreement(
         SubcutError: The model, the inputs or the candidate cannot be used.
     """
     sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
-    limits = Settings(max_time=parse_seconds(search.max_time), workers=Asked(settings).jobs(None))
+    limits = Settings(
+        max_time=parse_seconds(search.max_time), workers=ResolvedOptions(settings).jobs(None)
+    )
     with ExitStack() as stack:
-        asked = Asked(
+        resolved = ResolvedOptions(
             settings,
             model,
             None,
@@ -106,14 +108,14 @@ def find_disagreement(
             RuntimeOptions(reference=reference),
             ResultOptions(trust=trust),
         )
-        path = asked.model_path
-        rule = asked.criterion
-        candidate = asked.choose_candidate(spec, path)
-        feeding = asked.feeding
+        path = resolved.model_path
+        rule = resolved.criterion
+        candidate = resolved.choose_candidate(spec, path)
+        feeding = resolved.feeding
         choice = OutputChoice(may_be_empty=tuple(may_be_empty))
         setup = Setup(candidate, feeding, search.output, rule, choice=choice)
         workers = stack.enter_context(open_workers(candidate))
-        running = stack.enter_context(asked.reference())
+        running = stack.enter_context(resolved.reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
         verdict, is_settled = _run_full_model(trials)
         fact = clean(f"{path.name} on {candidate.name}: {_find_reason(verdict)}")

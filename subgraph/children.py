@@ -28,7 +28,7 @@ DISK_FULL = re.compile(
 )
 
 
-class Ended(NamedTuple):
+class CommandOutput(NamedTuple):
     """The exit code of a command that has ended, -n if signal n ended it, and its output."""
 
     code: int
@@ -59,25 +59,25 @@ class Ended(NamedTuple):
             )
 
 
-def make_python_command(*words: str | Path, of: Path | None = None) -> list[str]:
+def make_python_command(*words: str | Path, python: Path | None = None) -> list[str]:
     """Return the command line that starts a Python. No other code of subcut builds one.
 
     This Python imports no module from the current folder or the folder of its script (-P).
 
     Args:
         words: The arguments of the Python.
-        of: The Python's executable, in another environment; None for the Python that runs subcut.
+        python: Its executable in another environment; None for the Python that runs subcut.
     """
-    return [str(of or sys.executable), "-P", *map(str, words)]
+    return [str(python or sys.executable), "-P", *map(str, words)]
 
 
 def run(
     words: Sequence[str | Path],
     *,
     timeout: float,
-    heard: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
     **options: Any,
-) -> Ended:
+) -> CommandOutput:
     """Run a command without input, and wait until it and all processes that it started have ended.
 
     Args:
@@ -91,18 +91,18 @@ def run(
         OSError: The command cannot be started.
         subprocess.TimeoutExpired: The command took longer than the time limit.
     """
-    errors = subprocess.STDOUT if heard else subprocess.PIPE
+    errors = subprocess.STDOUT if on_line else subprocess.PIPE
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors, **options}
     with ProcessGroup(words, **options) as process:
-        if heard is None:
+        if on_line is None:
             out, err = process.communicate(timeout=timeout)
         else:
-            out = _listen(process, timeout, heard)
+            out = _listen(process, timeout, on_line)
             err = b""
-    return Ended(process.returncode, out, err or b"")
+    return CommandOutput(process.returncode, out, err or b"")
 
 
-def _listen(process: ProcessGroup, timeout: float, heard: Callable[[str], None]) -> bytes:
+def _listen(process: ProcessGroup, timeout: float, on_line: Callable[[str], None]) -> bytes:
     """Pass each line of a process's output to `heard`, and return the output when it has ended."""
     assert process.stdout
     late = threading.Event()
@@ -117,7 +117,7 @@ def _listen(process: ProcessGroup, timeout: float, heard: Callable[[str], None])
     try:
         for line in process.stdout:
             lines.append(line)
-            heard(line.decode(errors="replace").strip())
+            on_line(line.decode(errors="replace").strip())
         process.wait()
     finally:
         timer.cancel()
@@ -133,7 +133,7 @@ class Reply(NamedTuple):
     data: bytes
 
 
-class Answering:
+class ScriptProcess:
     """A script that answers requests.
 
     A request and a reply are each one line of JSON, which is followed by data. The key `bytes` of

@@ -452,7 +452,7 @@ def test_one_function_starts_python() -> None:
         m for m in MODULES for n in nodes(m) if isinstance(n, ast.Constant) and n.value == "-P"
     ]
     assert options == ["children"]
-    assert make_python_command("-m", "pip", of=Path("other"))[:2] == ["other", "-P"]
+    assert make_python_command("-m", "pip", python=Path("other"))[:2] == ["other", "-P"]
 
 
 def test_each_child_is_started_disable_telemetry() -> None:

@@ -78,7 +78,7 @@ def test_disk_that_is_full_while_another_tool_writes_is_no_fault_of_the_model(
     """onnxruntime's quantizer, a process of its own, ended with 3 then: the model is
     unsupported."""
     said = f"OSError: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}".encode()
-    monkeypatch.setattr(children, "run", lambda *_, **__: children.Ended(1, b"", said))
+    monkeypatch.setattr(children, "run", lambda *_, **__: children.CommandOutput(1, b"", said))
     done = subcut("plan", "m.onnx", "-i", "x.npy", "--to", "int8", "--json", cwd=here)
     assert (done.code, done.document["error"]["kind"]) == (74, "OutputError"), done
 

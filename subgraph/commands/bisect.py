@@ -27,7 +27,7 @@ from subgraph.commands.recorded import (
     iter_recording_notes,
     read_recording_options,
 )
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.graph.region import prepare_graph
@@ -120,11 +120,11 @@ def bisect(
     from subgraph.search import Settings
 
     begin = time.monotonic()  # the processes that start from here on are part of --max-time
-    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    model_path = asked.model_path
-    _ = asked.criterion  # a mistake there is reported first
+    resolved = ResolvedOptions(project.load(), model, weights, inputs, comparison, runtime, result)
+    model_path = resolved.model_path
+    _ = resolved.criterion  # a mistake there is reported first
     chosen = OutputChoice.parse(**vars(compared))
-    jobs_at_once = asked.jobs(jobs)
+    jobs_at_once = resolved.jobs(jobs)
     limits = Settings(
         max_trials, parse_seconds(max_time), jobs_at_once, inside=inside, repeat=repeat
     )
@@ -135,14 +135,14 @@ def bisect(
             of_recording = candidate_options.tensor_map
             candidate_options = replace(candidate_options, tensor_map=None)
         recordings = read_recording_options(recorded, runtime, inputs, of_recording, chosen)
-    if recordings and not asked.settings.get("candidate", candidate_options.spec):
+    if recordings and not resolved.settings.get("candidate", candidate_options.spec):
         given.refuse_beside("--recorded", NEEDS_CANDIDATE)
-        return bisect_recorded(asked, recordings, freeze=not no_freeze)
-    setup = replace(asked.setup(candidate_options, freeze=not no_freeze), choice=chosen)
-    limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))
+        return bisect_recorded(resolved, recordings, freeze=not no_freeze)
+    setup = replace(resolved.setup(candidate_options, freeze=not no_freeze), choice=chosen)
+    limits = replace(limits, workers=resolved.jobs(jobs, setup.candidate))
     if loop:
         given.refuse_beside("--loop")
-        with asked.reference() as reference:
+        with resolved.reference() as reference:
             return bisect_loop(
                 model_path,
                 Path(loop),
@@ -153,7 +153,7 @@ def bisect(
                 force=result.force,
             )
     with (
-        asked.reference() as reference,
+        resolved.reference() as reference,
         open_search(
             model_path, setup, reference, recordings, limits, within or "", result.force, begin
         ) as bisection,

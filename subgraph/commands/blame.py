@@ -16,7 +16,7 @@ from subgraph.commands import Result, make_command_line, options
 from subgraph.commands.bisect import log_steps, open_search
 from subgraph.commands.bundle import find_candidate_of_case, open_folder
 from subgraph.commands.options import Text, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.region import prepare_graph
@@ -101,27 +101,27 @@ def blame(
 
     if model and model.lower().endswith(".zip"):
         model = str(open_folder(Path(model), None))
-    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    model_path = asked.model_path
-    criterion = asked.criterion
-    case = find_case(asked.case) if asked.case else None
+    resolved = ResolvedOptions(project.load(), model, weights, inputs, comparison, runtime, result)
+    model_path = resolved.model_path
+    criterion = resolved.criterion
+    case = find_case(resolved.case) if resolved.case else None
     # optimizations of the runtime would hide the step that introduced a fault
     spec = candidate or (PLAIN_SPEC if made_by else None)
     if case:
-        chosen = find_candidate_of_case(asked, case, spec)
+        chosen = find_candidate_of_case(resolved, case, spec)
     else:
-        chosen = asked.candidate(spec, model_path)
+        chosen = resolved.candidate(spec, model_path)
     if releases:
         releases.check(chosen.backend)
     settings = Settings(max_time=limit and MAX_SEARCH_SHARE * limit)
     with ExitStack() as stack:
-        reference = stack.enter_context(asked.reference())
+        reference = stack.enter_context(resolved.reference())
         maker = None
         own_model: Path | CandidateModel | None = None
         if made_by:
             from subgraph.questions.blame.maker import open_maker
 
-            making = open_maker(made_by, chosen, model_path, asked.feeding, asked.output)
+            making = open_maker(made_by, chosen, model_path, resolved.feeding, resolved.output)
             maker, own_model = stack.enter_context(making)
         elif case:
             from subgraph.cases.layout import CANDIDATE
@@ -130,10 +130,10 @@ def blame(
             own_model = load_own_model(prepare_graph(load(model_path)), case.place / CANDIDATE)
         setup = Setup(
             chosen,
-            asked.feeding,
-            asked.output,
+            resolved.feeding,
+            resolved.output,
             criterion,
-            stored=asked.stored,
+            stored=resolved.stored,
             candidate_model=own_model,
         )
         search = open_search(model_path, setup, reference, None, settings, "", result.force, began)
@@ -150,7 +150,7 @@ def blame(
             ) from e
 
 
-def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:
+def _blame(bisection: Bisection, resolved: ReleasesAsked | None, maker: Maker | None) -> Result:
     """Explain the findings of a search."""
     from subgraph.questions.blame.answer import explain_findings, summarize
     from subgraph.questions.blame.blame import Blame
@@ -162,5 +162,5 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
     setup = replace(bisection.options.setup, criterion=criterion, needs_evidence=False)
     result = bisection.result
     blame = Blame(trials, trials.model.whole(), setup, result.search.healing)
-    documents = explain_findings(blame, result, asked, make_command_line(), maker)
+    documents = explain_findings(blame, result, resolved, make_command_line(), maker)
     return Result(documents[0], "\n\n".join(map(summarize, documents)))

@@ -17,7 +17,7 @@ from subgraph import project
 from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import Text, Texts, option
-from subgraph.commands.resolve import Asked, find_criterion_words
+from subgraph.commands.resolve import ResolvedOptions, find_criterion_words
 from subgraph.commands.table import make_next
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
@@ -168,13 +168,13 @@ def replay(
     from subgraph.cases.find_case import find_case
     from subgraph.verdict import Signature, Status
 
-    asked = Asked(comparison=comparison, runtime=runtime, result=result)
-    criterion = find_criterion_words(asked)
+    resolved = ResolvedOptions(comparison=comparison, runtime=runtime, result=result)
+    criterion = find_criterion_words(resolved)
     case = find_case(open_folder(Path(folder), output), small=small)
-    asked = replace(asked, path=case.place / MODEL)
-    chosen = find_candidate_of_case(asked, case, candidate)
+    resolved = replace(resolved, path=case.place / MODEL)
+    chosen = find_candidate_of_case(resolved, case, candidate)
     labels = case.labels or ("",)
-    verdicts = [_judge(case, k, chosen, criterion, asked.reference) for k in range(len(labels))]
+    verdicts = [_judge(case, k, chosen, criterion, resolved.reference) for k in range(len(labels))]
     rows = [
         {"sample": label, **verdict.to_json()}
         for label, verdict in zip(labels, verdicts, strict=True)
@@ -236,7 +236,9 @@ def open_folder(path: Path, output: str | None) -> Path:
     return place
 
 
-def find_candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candidate:
+def find_candidate_of_case(
+    resolved: ResolvedOptions, case: FoundCase, spec: str | None
+) -> Candidate:
     """Return the candidate that the command line names, else that of the case, else that of the
     project.
 
@@ -248,11 +250,11 @@ def find_candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> C
 
     candidate = None if spec else find_candidate(case)
     if candidate is None:
-        return asked.candidate(spec, case.place / MODEL)
-    precision = candidates.parse_precision("--precision", asked.runtime.precision)
+        return resolved.candidate(spec, case.place / MODEL)
+    precision = candidates.parse_precision("--precision", resolved.runtime.precision)
     candidate = replace(candidate, precision=precision) if precision else candidate
     log.info("candidate %s, as the case was found", clean(candidate.name))
-    resolve.require_trust(candidate.code, asked.result.trust)
+    resolve.require_trust(candidate.code, resolved.result.trust)
     if case.bundle:
         # Trust covers all files there: what a run adds would end it.
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

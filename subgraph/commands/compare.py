@@ -25,7 +25,7 @@ from subgraph.commands.recorded import (
     compare_recorded,
     read_recording_options,
 )
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.commands.table import convert_words
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
@@ -125,8 +125,8 @@ def compare(
     """
     from subgraph.comparison.where import OutputChoice
 
-    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    _ = asked.criterion
+    resolved = ResolvedOptions(project.load(), model, weights, inputs, comparison, runtime, result)
+    _ = resolved.criterion
     wanted = resolve.read_score(score)
     chosen = OutputChoice.parse(**vars(compared))  # mistakes in these options are reported first
     if part.at and (part.start or part.end):
@@ -153,25 +153,25 @@ def compare(
         narrow = replace(
             make_bisect_command(""), why="narrow it down to an interval, with a case for the device"
         )
-        return compare_recorded(asked, recordings, choice, csv_file, following=[narrow])
-    model_path = asked.model_path
+        return compare_recorded(resolved, recordings, choice, csv_file, following=[narrow])
+    model_path = resolved.model_path
     specs: Sequence[str | None] = candidate or [None]
     setups = [
         replace(
-            asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze),
+            resolved.setup(replace(candidate_options, spec=spec), freeze=not no_freeze),
             score=wanted,
             choice=chosen,
         )
         for spec in specs
     ]
-    with asked.reference() as reference:
+    with resolved.reference() as reference:
         found = [
             _compare(
                 model_path,
                 setup,
                 reference,
                 of_one,
-                asked.jobs(jobs, setup.candidate),
+                resolved.jobs(jobs, setup.candidate),
                 len(setups) > 1,
             )
             for setup, of_one in zip(setups, _separate(choice, setups), strict=True)

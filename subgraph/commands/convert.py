@@ -14,7 +14,7 @@ import typer
 from subgraph import project, system
 from subgraph.commands import Result, can_ask, options, resolve
 from subgraph.commands.options import Number, Text, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.commands.table import make_next
 from subgraph.environments import installation as environments
 from subgraph.errors import InputError, Refused, ResultExists, SubcutError, UsageError
@@ -87,13 +87,13 @@ def convert(
     target = _find_free(output, source, force=result.force)
     settings = project.Project()
     if opset:
-        check = Asked(settings, model, weights, inputs, comparison, runtime, result)
+        check = ResolvedOptions(settings, model, weights, inputs, comparison, runtime, result)
         return _convert_to_opset(check, opset, target, no_check=no_check)
     if with_command:
-        check = Asked(settings, None, None, inputs, comparison, runtime, result, target)
+        check = ResolvedOptions(settings, None, None, inputs, comparison, runtime, result, target)
         return _convert_by_command(with_command, source, target, check, no_check=no_check)
     if source.is_file() and find_family(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
-        made = Asked(settings, model, weights, result=result).model_path
+        made = ResolvedOptions(settings, model, weights, result=result).model_path
         with folders.make_scratch(target.parent) as folder:
             written = _make_place(folder, target)
             copy_model(load(made), written)
@@ -103,7 +103,7 @@ def convert(
             target, head, "subcut reads this format itself: every command takes it as it is"
         )
     kind, converter = _find_converter(source)
-    check = Asked(
+    check = ResolvedOptions(
         settings, None, None, inputs, comparison, runtime, result, target, translated=True
     )
     _ = no_check or (check.feeding, check.criterion)  # mistakes in these are reported first
@@ -124,7 +124,9 @@ def convert(
         return _compare(check, graph, conversion.Original(source, converter, python), head, folder)
 
 
-def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool) -> Result:
+def _convert_to_opset(
+    check: ResolvedOptions, opset: int, target: Path, *, no_check: bool
+) -> Result:
     """Convert an ONNX model to another opset, and compare its outputs on the reference.
 
     Raises:
@@ -270,7 +272,7 @@ def find_python(
 
 
 def _convert_by_command(
-    template: str, source: Path, target: Path, check: Asked, *, no_check: bool
+    template: str, source: Path, target: Path, check: ResolvedOptions, *, no_check: bool
 ) -> Result:
     """Convert by the user's own command; without `no_check` load the new model."""
     with folders.make_scratch(target.parent) as folder:
@@ -291,7 +293,7 @@ def _convert_by_command(
     )
 
 
-def _find_refusal(check: Asked, graph: Graph) -> str:
+def _find_refusal(check: ResolvedOptions, graph: Graph) -> str:
     """Return the reason why the reference does not load the new model; "" if it does."""
     with check.reference() as reference, folders.make_temporary() as folder:
         try:
@@ -318,7 +320,7 @@ def _make_result(target: Path, head: str, why: str, code: int) -> Result:
 
 
 def _compare(
-    check: Asked, graph: Graph, original: conversion.Original, head: str, folder: Path
+    check: ResolvedOptions, graph: Graph, original: conversion.Original, head: str, folder: Path
 ) -> Result:
     """Compare both models on the same inputs, tensor by tensor if names survive.
 

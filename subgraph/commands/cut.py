@@ -12,7 +12,7 @@ from subgraph.cases import layout
 from subgraph.commands import Result, open_body, options, split_names
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, read_recording_options
-from subgraph.commands.resolve import Asked, read_formats
+from subgraph.commands.resolve import ResolvedOptions, read_formats
 from subgraph.commands.table import make_next
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -117,7 +117,7 @@ def cut(
     from subgraph.cases import write_case
     from subgraph.cases.case import ResultPlace
 
-    asked = Asked(
+    resolved = ResolvedOptions(
         project.load(),
         model,
         weights,
@@ -125,23 +125,23 @@ def cut(
         runtime=runtime,
         result=replace(result, output=output),
     )
-    model_path = asked.model_path
+    model_path = resolved.model_path
     if not start and not end:
         raise UsageError(
             "where to cut? name a first and a last node",
             _describe_next(load(model_path), model),
             code="region.ends-missing",
         )
-    as_caffe = _find_caffe_files(asked) if as_form else ()
+    as_caffe = _find_caffe_files(resolved) if as_form else ()
     if dump:
         given.refuse_beside("--dump")
     if recorded:
         given.refuse_beside("--recorded")
-    formats, tensor_format = read_formats(asked, form, "npy,bin")
+    formats, tensor_format = read_formats(resolved, form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        fed=asked.feeding.options,
+        fed=resolved.feeding.options,
         formats=formats,
         tensor_format=tensor_format,
         dump_all=dump == "all" or bool(recorded),
@@ -162,21 +162,21 @@ def cut(
         )
     # The process that runs the reference starts before the model is read.
     is_idle = no_capture or dry_run
-    with contextlib.nullcontext() if is_idle else asked.reference() as reference:
+    with contextlib.nullcontext() if is_idle else resolved.reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
             from subgraph.origins.caffe.conversion import expand_layers
 
             request = replace(request, start=tuple(expand_layers(graph, request.start)))
         name = layout.stamp_name() if stamp else ""
-        place = ResultPlace(asked.output, name, result.force)
+        place = ResultPlace(resolved.output, name, result.force)
         if recorded and reference:
             recordings = read_recording_options(
                 replace(recording, recorded=[recorded]), runtime, inputs, tensor_map
             )
             return _make_result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
-        with open_body(graph, ends, asked.feeding, reference, place.parent) as (
+        with open_body(graph, ends, resolved.feeding, reference, place.parent) as (
             opened,
             feeding,
             names,
@@ -204,20 +204,20 @@ def _describe_next(graph: Graph, model: str | None) -> str:
     return f"subcut{file} --start {ends[0]} --end {ends[1]}; {others}"
 
 
-def _find_caffe_files(asked: Asked) -> Strings:
+def _find_caffe_files(resolved: ResolvedOptions) -> Strings:
     """Return the files of the Caffe model that is cut.
 
     Raises:
         UsageError: The model is not Caffe's.
     """
-    path, _ = project.find_model(asked.model, asked.settings)
+    path, _ = project.find_model(resolved.model, resolved.settings)
     if find_family(path) is not Family.CAFFE:
         raise UsageError(
             f"--as caffe: {path.name} is no .prototxt",
             "name the prototxt, not its conversion",
             code="caffe.not-prototxt",
         )
-    weights = asked.settings.get("weights", asked.weights)
+    weights = resolved.settings.get("weights", resolved.weights)
     return (str(path), weights) if weights else (str(path),)
 
 

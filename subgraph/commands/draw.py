@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, open_body, options, split_names, table
 from subgraph.commands.options import Text, Texts, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, build_region, find_region
@@ -89,8 +89,10 @@ def draw(
             "subcut draw MODEL -o model.svg; a browser shows it, and prints it in other forms",
             code="option.unknown-value",
         )
-    asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
-    drawn = _draw_inside(load(asked.model_path), shown, marked)
+    resolved = ResolvedOptions(
+        model=model, weights=weights, result=options.ResultOptions(trust=trust)
+    )
+    drawn = _draw_inside(load(resolved.model_path), shown, marked)
     document = replace(drawn.document, file=output)
     if output is None:
         return Result(replace(document, svg=drawn.text), drawn.text.rstrip("\n"))

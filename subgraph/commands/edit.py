@@ -14,7 +14,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, options, split_names
 from subgraph.commands.options import Text, Texts, declare, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
@@ -165,9 +165,11 @@ def _ask(
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,
     trust: bool,
-) -> Asked:
+) -> ResolvedOptions:
     result = options.ResultOptions(trust=trust)
-    return Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
+    return ResolvedOptions(
+        model=model, weights=weights, inputs=inputs, runtime=runtime, result=result
+    )
 
 
 @options.add_option_groups("precision", "timeout", "memory_limit")
@@ -210,14 +212,14 @@ def replace(
             "--start pool1 --end res2a_relu",
             code="region.ends-missing",
         )
-    asked = _ask(model, weights, inputs, runtime, trust)
-    path = asked.model_path
-    piece_path = Asked(asked.settings, by).model_path
+    resolved = _ask(model, weights, inputs, runtime, trust)
+    path = resolved.model_path
+    piece_path = ResolvedOptions(resolved.settings, by).model_path
     new = find_free_path(file, path, [path, piece_path])
-    feeding = asked.feeding
+    feeding = resolved.feeding
     names = read_maps(tensor_map)
     with (
-        contextlib.nullcontext() if file.no_run else asked.reference() as reference,
+        contextlib.nullcontext() if file.no_run else resolved.reference() as reference,
         folders.make_temporary() as temporary,
     ):
         graph = load(path)
@@ -276,11 +278,11 @@ def merge(
     from subgraph.editing.merge import merge as merged
 
     settings = project.Project()  # the settings of a project's model do not fit another model
-    asked = Asked(
+    resolved = ResolvedOptions(
         settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
     )
-    path = asked.model_path
-    other_path = Asked(settings, other).model_path
+    path = resolved.model_path
+    other_path = ResolvedOptions(settings, other).model_path
     new = find_free_path(file, path, [path, other_path])
     one = load(path)
     two = load(other_path)
@@ -288,8 +290,8 @@ def merge(
     checks = []
     with draft.write(new) as aside:
         if not file.no_run:
-            with asked.reference() as reference:
-                maps = require_runs(aside, asked.feeding, reference)
+            with resolved.reference() as reference:
+                maps = require_runs(aside, resolved.feeding, reference)
             left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
             checks.append(f"check    the reference runs it{left}")
     lines = [f"merged   {count(one.nodes, 'node')} and {count(two.nodes, 'node')}"]
@@ -356,12 +358,12 @@ def remove(
             "subcut remove MODEL --from NODE --tail tail.onnx",
             code="option.requires",
         )
-    asked = _ask(model, weights, inputs, runtime, trust)
-    path = asked.model_path
+    resolved = _ask(model, weights, inputs, runtime, trust)
+    path = resolved.model_path
     new = find_free_path(file, path, [path])
-    feeding = asked.feeding
+    feeding = resolved.feeding
     with (
-        contextlib.nullcontext() if file.no_run else asked.reference() as reference,
+        contextlib.nullcontext() if file.no_run else resolved.reference() as reference,
         folders.make_temporary() as temporary,
     ):
         graph = load(path)

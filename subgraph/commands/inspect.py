@@ -15,7 +15,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, list_bodies, open_body, options, require_utf8, split_names
 from subgraph.commands.options import option
-from subgraph.commands.resolve import Asked, parse_candidate
+from subgraph.commands.resolve import ResolvedOptions, parse_candidate
 from subgraph.commands.table import make_next
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -116,10 +116,12 @@ def inspect(
             "subcut lint MODEL -c SPEC names all nodes like those known to be wrong",
             code="option.requires",
         )
-    asked = Asked(settings, model, weights, inputs, result=options.ResultOptions(trust=trust))
-    model_path = asked.model_path
-    feeding = asked.feeding
-    runtime = _find_runtime(asked, candidate) if node else None
+    resolved = ResolvedOptions(
+        settings, model, weights, inputs, result=options.ResultOptions(trust=trust)
+    )
+    model_path = resolved.model_path
+    feeding = resolved.feeding
+    runtime = _find_runtime(resolved, candidate) if node else None
     graph = load(model_path)
     with require_utf8(model_path):
         places = tuple(start or ()), tuple(end or ())
@@ -128,7 +130,7 @@ def inspect(
     return Result(document, format_text(document, every=every), [following])
 
 
-def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
+def _find_runtime(resolved: ResolvedOptions, typed: str | None) -> Candidate | None:
     """Return the candidate whose runtime the node is held against; None if the project's cannot
     be read, with a warning.
 
@@ -136,14 +138,14 @@ def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
         UnknownName, UsageError: the one that is typed cannot be read.
     """
     if typed:
-        return parse_candidate(asked, typed)
-    spec = asked.settings.get("candidate")
+        return parse_candidate(resolved, typed)
+    spec = resolved.settings.get("candidate")
     try:
         if spec:
-            return parse_candidate(asked, spec)
+            return parse_candidate(resolved, spec)
         return None
     except SubcutError as e:
-        place = Path(asked.settings.find_origin("candidate") or "$SUBCUT_CANDIDATE").name
+        place = Path(resolved.settings.find_origin("candidate") or "$SUBCUT_CANDIDATE").name
         what = "; ".join(
             filter(None, (e.what, e.hint, f"correct {place}, or name one with -c SPEC"))
         )

@@ -18,7 +18,7 @@ import typer
 from subgraph import plugins, project
 from subgraph.commands import Result, options, require_utf8
 from subgraph.commands.options import Number, Text, Texts, option
-from subgraph.commands.resolve import Asked, parse_candidate
+from subgraph.commands.resolve import ResolvedOptions, parse_candidate
 from subgraph.commands.table import convert_words
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
@@ -102,12 +102,12 @@ def lint(
     from subgraph.inspection import lint
     from subgraph.precision import Precision
 
-    asked = Asked(
+    resolved = ResolvedOptions(
         model=model, weights=weights, inputs=inputs, result=options.ResultOptions(trust=trust)
     )
     names = lint.choose_rules(only or (), ignore or ())
-    model_path = asked.model_path
-    feeding = asked.feeding
+    model_path = resolved.model_path
+    feeding = resolved.feeding
     graph = load(model_path)
     with require_utf8(model_path):
         from subgraph.inspection.lint import LintContext
@@ -128,8 +128,8 @@ def lint(
         else:
             context = replace(context, precision=Precision(precision or Precision.FP16))
         if candidate:
-            described = parse_candidate(asked, candidate)
-            context = _hold_against(context, described, asked.settings)
+            described = parse_candidate(resolved, candidate)
+            context = _hold_against(context, described, resolved.settings)
         document = lint.make_document(context, names)
     if precision and context.feeding is None:
         log.info("only weights are checked: -i INPUT adds the ranges of all tensors")

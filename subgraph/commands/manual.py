@@ -15,7 +15,7 @@ from subgraph import project, system
 from subgraph.commands import Result, can_ask, make_command_line, options, resolve
 from subgraph.commands.live import format_step
 from subgraph.commands.options import Number, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.commands.table import make_next
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
@@ -87,11 +87,11 @@ def start(
     from subgraph.runtime import candidate
     from subgraph.trials.open_trials import open_trials
 
-    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    settings = asked.settings
-    model_path = asked.model_path
-    criterion = asked.criterion
-    feeding = asked.feeding
+    resolved = ResolvedOptions(project.load(), model, weights, inputs, comparison, runtime, result)
+    settings = resolved.settings
+    model_path = resolved.model_path
+    criterion = resolved.criterion
+    feeding = resolved.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     claim = candidate.parse_precision("--precision", runtime.precision)
     request = sessions.ManualRequest(
@@ -111,10 +111,10 @@ def start(
         force=result.force,
         by_rewriting=bool(by),
     )
-    folder = sessions.find_folder(asked.output)
+    folder = sessions.find_folder(resolved.output)
     sessions.require_none(folder, result.force)
     with ExitStack() as stack:
-        reference = stack.enter_context(asked.reference())
+        reference = stack.enter_context(resolved.reference())
         graph = load(model_path)
         notes = resolve.log_random_inputs(feeding)
         request = replace(request, feeding=feeding.options, notes=notes)
@@ -294,7 +294,7 @@ ACTIONS: dict[str, Callable[..., Result]] = {
 
 
 def _find_parent(output: str | None) -> Path:
-    return Asked(result=options.ResultOptions(output)).output
+    return ResolvedOptions(result=options.ResultOptions(output)).output
 
 
 @contextmanager
@@ -348,14 +348,16 @@ def _continue(manual: Session, trust: bool) -> Result:
             return _advance(manual, trials)
 
 
-def _read_options(manual: Session, *, trust: bool = False) -> Asked:
+def _read_options(manual: Session, *, trust: bool = False) -> ResolvedOptions:
     """Return the options that the state of a session holds."""
     request = manual.request
     runtime = options.RuntimeOptions(
         reference=request.reference, custom_ops=request.custom_ops or None
     )
     result = options.ResultOptions(trust=trust)
-    return Asked(runtime=runtime, result=result, path=Path(manual.model.path), origin=manual.origin)
+    return ResolvedOptions(
+        runtime=runtime, result=result, path=Path(manual.model.path), origin=manual.origin
+    )
 
 
 def _advance(manual: Session, trials: Trials) -> Result:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from subgraph import project
 from subgraph.commands import Result, make_command_line, options
 from subgraph.commands.options import Text, option
-from subgraph.commands.resolve import Asked, log_random_inputs, read_score
+from subgraph.commands.resolve import ResolvedOptions, log_random_inputs, read_score
 from subgraph.commands.table import convert_words
 from subgraph.project import parse_seconds
 from subgraph.results.answer import NextCommand
@@ -77,9 +77,9 @@ def plan(
     from subgraph.graph.graph import load
     from subgraph.questions.planning.make_plan import PlanRequest, make_plan
 
-    asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
-    path = asked.model_path
-    _ = asked.criterion  # mistakes in it are reported first
+    resolved = ResolvedOptions(project.load(), model, None, inputs, comparison, runtime, result)
+    path = resolved.model_path
+    _ = resolved.criterion  # mistakes in it are reported first
     wanted = read_score(score)
     request = PlanRequest(
         to=to,
@@ -87,12 +87,12 @@ def plan(
         gears=[word.strip() for word in (gears or "").split(",") if word.strip()],
         rescale=rescale,
         max_time=parse_seconds(max_time) or math.inf,
-        replaces=asked.result.force,
+        replaces=resolved.result.force,
     )
-    setup = replace(asked.setup(replace(candidate_options, spec=candidate)), score=wanted)
-    request = replace(request, jobs=asked.jobs(jobs, setup.candidate))
-    log_random_inputs(asked.feeding)
-    with asked.reference() as reference:
+    setup = replace(resolved.setup(replace(candidate_options, spec=candidate)), score=wanted)
+    request = replace(request, jobs=resolved.jobs(jobs, setup.candidate))
+    log_random_inputs(resolved.feeding)
+    with resolved.reference() as reference:
         document = make_plan(load(path), setup, reference, request, make_command_line())
     following = list(_iter_next(document, is_other_model=bool(candidate_options.other_model)))
     return Result(document, format_text(document), following)

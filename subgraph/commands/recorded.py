@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, make_command_line, split_names, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.iterables import flatten
@@ -151,7 +151,7 @@ def parse_layout(word: str | None) -> str:
 
 
 def compare_recorded(
-    asked: Asked,
+    resolved: ResolvedOptions,
     recordings: RecordingOptions,
     choice: TensorChoice,
     csv_file: str | None,
@@ -161,7 +161,7 @@ def compare_recorded(
     """Run `subcut compare MODEL --recorded DIR`: compare recorded tensors with the reference's.
 
     Args:
-        asked: The options.
+        resolved: The options.
         recordings: The folders.
         choice: The tensors to compare.
         csv_file: The file for the table, if any.
@@ -180,16 +180,16 @@ def compare_recorded(
     from subgraph.storage.value_pairs import require_free_folder, save_values
     from subgraph.trials.compare_tensors import select_tensors
 
-    asked = _mark_module(asked, recordings)
-    criterion = asked.criterion
-    path = asked.model_path
-    feeding = feeding or asked.feeding
+    resolved = _mark_module(resolved, recordings)
+    criterion = resolved.criterion
+    path = resolved.model_path
+    feeding = feeding or resolved.feeding
     npu = criterion == MSACCUCMP
     with (
-        asked.reference() as reference,
+        resolved.reference() as reference,
         device_runs.open_runs(graph := load(path), recordings, feeding) as recorded,
         recorded.open_judge(
-            graph, reference, asked.output, criterion, choice=recordings.choice
+            graph, reference, resolved.output, criterion, choice=recordings.choice
         ) as (judge, limited),
     ):
         names = select_tensors(judge.model, choice.words(judge.model))
@@ -209,7 +209,7 @@ def compare_recorded(
         measured = npu and last.matched
         accuracy = msaccucmp.make_accuracy_rows(judge.model, last, names) if measured else []
     suffix = "-at" if choice.is_part else ""
-    place = ResultPlace(asked.output, f"compare-{recordings.name}{suffix}")
+    place = ResultPlace(resolved.output, f"compare-{recordings.name}{suffix}")
     reads = [graph.path, *recordings.paths]
     saved = evidence.save_document(comparison, place, describe_source(graph), reads)
     rows = msaccucmp.format_csv(accuracy) if npu else render_table(saved)
@@ -217,21 +217,23 @@ def compare_recorded(
     return table.make_result(saved, told, rows, csv_file)
 
 
-def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:
+def bisect_recorded(
+    resolved: ResolvedOptions, recordings: RecordingOptions, *, freeze: bool = True
+) -> Result:
     """Run `subcut bisect MODEL --recorded DIR`: find the failing interval, and write it as a
     case."""
     from subgraph.cases import case, evidence
     from subgraph.recordings import device_runs, interval, result_folder
     from subgraph.recordings.interval import choose_run_to_narrow, compare_runs
 
-    asked = _mark_module(asked, recordings)
-    criterion = asked.criterion
-    parent = asked.output
-    force = asked.result.force
-    graph = load(asked.model_path)
-    feeding = asked.feeding
+    resolved = _mark_module(resolved, recordings)
+    criterion = resolved.criterion
+    parent = resolved.output
+    force = resolved.result.force
+    graph = load(resolved.model_path)
+    feeding = resolved.feeding
     with (
-        asked.reference() as reference,
+        resolved.reference() as reference,
         device_runs.open_runs(graph, recordings, feeding) as recorded,
     ):
         candidate = recorded.candidate
@@ -259,7 +261,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             document = result_folder.make_interval_document(
                 judge, compared, narrowed, intervals, criterion, make_command_line(), reasons
             )
-            named = asked.settings.get("model", asked.model) or str(graph.path)
+            named = resolved.settings.get("model", resolved.model) or str(graph.path)
             document = replace(document, model=replace(document.model, path=named))
             if intervals:
                 document = result_folder.save(
@@ -310,14 +312,14 @@ def cut_recorded(
     return cuts
 
 
-def _mark_module(asked: Asked, recordings: RecordingOptions) -> Asked:
+def _mark_module(resolved: ResolvedOptions, recordings: RecordingOptions) -> ResolvedOptions:
     """Return the options for a translated model if `subgraph.torch.record` wrote a recording."""
     from subgraph.recordings.device_runs import is_of_module
 
     of_module = any(is_of_module(folder.path) for folder in recordings.folders)
     if of_module:
-        return replace(asked, translated=True)
-    return asked
+        return replace(resolved, translated=True)
+    return resolved
 
 
 def compare_recordings(judge: Judge, runs: Sequence[RecordedRun]) -> list[RunComparison]:

@@ -56,7 +56,7 @@ MODULE = "torch:"  # how the SPEC of a PyTorch module begins
 
 
 @frozen
-class Asked:
+class ResolvedOptions:
     """Options from the command line, with the project file as fallback. Each value is computed at
     its first use.
 
@@ -347,14 +347,14 @@ class Asked:
         return int(count or (runs_at_once(candidate) if candidate else 1))
 
 
-def find_criterion_words(asked: Asked) -> str:
+def find_criterion_words(resolved: ResolvedOptions) -> str:
     """Return the criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
 
     Raises:
         UsageError: several at once, no number, or a project file names code that is not
             trusted.
     """
-    comparison = asked.comparison
+    comparison = resolved.comparison
     rtol = comparison.rtol
     atol = comparison.atol
     metric = comparison.metric
@@ -376,29 +376,33 @@ def find_criterion_words(asked: Asked) -> str:
         return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
     if metric:
         return f"threshold:{metric}"
-    module = str(asked.settings.get("reference", asked.runtime.reference, "")).startswith(MODULE)
+    module = str(resolved.settings.get("reference", resolved.runtime.reference, "")).startswith(
+        MODULE
+    )
     # Nobody translates a model by approximate kernels.
-    usual = ROUNDING_ALONE if module or asked.translated else "noise"
-    words = str(asked.settings.get("criterion", comparison.criterion, usual))
-    origin = asked.settings.find_origin("criterion", comparison.criterion)
-    require_trust(find_criterion_code(words, origin), asked.result.trust)
+    usual = ROUNDING_ALONE if module or resolved.translated else "noise"
+    words = str(resolved.settings.get("criterion", comparison.criterion, usual))
+    origin = resolved.settings.find_origin("criterion", comparison.criterion)
+    require_trust(find_criterion_code(words, origin), resolved.result.trust)
     return words
 
 
-def read_formats(asked: Asked, form: FormatOptions, default: str) -> tuple[Strings, TensorFormat]:
+def read_formats(
+    resolved: ResolvedOptions, form: FormatOptions, default: str
+) -> tuple[Strings, TensorFormat]:
     """Return the formats of tensor files (`npy`, `bin`), and the element type and layout of the
     `.bin` ones.
 
     Raises:
         UsageError: one of them is unknown.
     """
-    settings = asked.settings
+    settings = resolved.settings
     words = convert.parse_formats(settings.get("format", form.formats, default))
     layout = settings.get("layout", form.layout, "").upper()
     return words, TensorFormat(settings.get("dtype", form.dtype, ""), layout)
 
 
-def parse_candidate(asked: Asked, spec: str) -> Candidate:
+def parse_candidate(resolved: ResolvedOptions, spec: str) -> Candidate:
     """Return the candidate that a SPEC describes; its code is not run and needs no trust.
 
     Raises:
@@ -406,26 +410,26 @@ def parse_candidate(asked: Asked, spec: str) -> Candidate:
     """
     from subgraph.runtime import candidate as candidates
 
-    return candidates.parse(spec, asked.settings)
+    return candidates.parse(spec, resolved.settings)
 
 
-def _add_custom_ops(asked: Asked, candidate: Candidate) -> Candidate:
+def _add_custom_ops(resolved: ResolvedOptions, candidate: Candidate) -> Candidate:
     """Return the candidate with the library of custom operators, if it is onnxruntime."""
-    library, origin = _find_custom_ops(asked)
+    library, origin = _find_custom_ops(resolved)
     if not library or not candidate.can.custom_ops:
         return candidate
     options = {**candidate.options, "custom_ops": library}
     return replace(candidate, options=options, origin=candidate.origin or origin)
 
 
-def _find_custom_ops(asked: Asked) -> tuple[str, str]:
+def _find_custom_ops(resolved: ResolvedOptions) -> tuple[str, str]:
     """Return the library of custom operators as an absolute path ("" for none), and the project
     file if that names it.
 
     Raises:
         UsageError: there is no such file.
     """
-    library = asked.settings.get("custom_ops", asked.runtime.custom_ops, "")
+    library = resolved.settings.get("custom_ops", resolved.runtime.custom_ops, "")
     if not library:
         return "", ""
     if not os.path.isfile(library):  # noqa: PTH113
@@ -434,8 +438,8 @@ def _find_custom_ops(asked: Asked) -> tuple[str, str]:
             "--custom-ops wants the file that registers the operators",
             code="file.not-found",
         )
-    return str(Path(library).resolve()), asked.settings.find_origin(
-        "custom_ops", asked.runtime.custom_ops
+    return str(Path(library).resolve()), resolved.settings.find_origin(
+        "custom_ops", resolved.runtime.custom_ops
     )
 
 

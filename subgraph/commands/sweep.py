@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, make_command_line, options
 from subgraph.commands.options import Text, Texts, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.commands.table import make_next
 from subgraph.errors import UsageError
 from subgraph.log import log
@@ -68,13 +68,13 @@ def sweep(
     from subgraph.reports.text import render_sweep
     from subgraph.runtime.candidate import DEFAULT_TIMEOUT
 
-    asked = Asked(comparison=comparison, runtime=runtime, result=result)
-    criterion = asked.criterion
-    parent = asked.output
-    asked.jobs(jobs)
+    resolved = ResolvedOptions(comparison=comparison, runtime=runtime, result=result)
+    criterion = resolved.criterion
+    parent = resolved.output
+    resolved.jobs(jobs)
     specs: list[str | None] = [*candidate] if candidate else [None]
-    candidates = [asked.candidate(spec) for spec in specs]
-    if asked.settings.get("timeout", runtime.timeout) is None:
+    candidates = [resolved.candidate(spec) for spec in specs]
+    if resolved.settings.get("timeout", runtime.timeout) is None:
         # the models are tiny: one that hangs should cost a minute, not ten
         candidates = [
             replace(c, timeout=RUN_TIMEOUT) if c.timeout == DEFAULT_TIMEOUT else c
@@ -89,13 +89,13 @@ def sweep(
         result_folder.choose_place(c, only or (), parent, force=result.force) for c in candidates
     ]
     with open_sweep(
-        candidates, parent, only=only or (), criterion=criterion, stored=asked.stored
+        candidates, parent, only=only or (), criterion=criterion, stored=resolved.stored
     ) as sweep:
         places = result_folder.find_free_places(places)
         for running in sweep.candidates:
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))
-        rows = sweep.rows(max(asked.jobs(jobs, c) for c in candidates))
+        rows = sweep.rows(max(resolved.jobs(jobs, c) for c in candidates))
         document = sweep_document(sweep, rows, places, make_command_line())
         result_folder.save(sweep, rows, places, document)
     shown = render_sweep(document).rstrip()

@@ -15,7 +15,7 @@ import typer
 from subgraph.commands import Result, make_command_line, open_body, options
 from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.recorded import parse_layout
-from subgraph.commands.resolve import Asked, read_formats
+from subgraph.commands.resolve import ResolvedOptions, read_formats
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.selection import find_fitting_tensors, select_tensor
@@ -180,12 +180,14 @@ def dump(
     ):
         words = [model, *words]
         model = None
-    asked = Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
-    with asked.reference() as reference:
-        graph = load(asked.model_path)
-        formats, tensor_format = read_formats(asked, form, "npy")
-        folder = Path(output) if output else asked.output / "dump"
-        with open_body(graph, words, asked.feeding, reference, folder.parent) as (
+    resolved = ResolvedOptions(
+        model=model, weights=weights, inputs=inputs, runtime=runtime, result=result
+    )
+    with resolved.reference() as reference:
+        graph = load(resolved.model_path)
+        formats, tensor_format = read_formats(resolved, form, "npy")
+        folder = Path(output) if output else resolved.output / "dump"
+        with open_body(graph, words, resolved.feeding, reference, folder.parent) as (
             graph,
             feeding,
             names_there,

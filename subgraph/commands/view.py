@@ -21,7 +21,7 @@ from subgraph.cases.layout import PLAN_JSON, REPORT_FILES, RUN_JSON
 from subgraph.commands import Result, options
 from subgraph.commands.lint import list_hints
 from subgraph.commands.options import Number, Text, Texts, option
-from subgraph.commands.resolve import Asked, parse_candidate
+from subgraph.commands.resolve import ResolvedOptions, parse_candidate
 from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -104,22 +104,22 @@ def view(
 
     settings = project.load()
     found = _read_run(model)
-    asked = Asked(
+    resolved = ResolvedOptions(
         settings,
         find_model(found.file, found.structure, clean(str(model))) if found else model,
         weights,
         inputs,
         result=options.ResultOptions(output, trust=runs.trust),
     )
-    path = asked.model_path
+    path = resolved.model_path
     words = str(path if found or model is None else model)
     typed = make_view_options(settings, runs, inputs, output, weights)
     if found:
         typed = offer_candidate(
-            typed, asked, found.candidate, f"{model}/{RUN_JSON}", trust=runs.trust
+            typed, resolved, found.candidate, f"{model}/{RUN_JSON}", trust=runs.trust
         )
-    known = partial(find_known, asked, list(typed.candidates))
-    typed = replace(typed, known=known, sizes=asked.feeding.find_symbol_sizes)
+    known = partial(find_known, resolved, list(typed.candidates))
+    typed = replace(typed, known=known, sizes=resolved.feeding.find_symbol_sizes)
 
     def open_session() -> ViewSession:
         opened = open_model(path)
@@ -163,7 +163,7 @@ def open_page(url: str) -> Iterator[None]:
 
 
 def offer_candidate(
-    typed: ViewOptions, asked: Asked, spec: str, place: str, *, trust: bool
+    typed: ViewOptions, resolved: ResolvedOptions, spec: str, place: str, *, trust: bool
 ) -> ViewOptions:
     """Return the options with the candidate of an opened run, before those that are not typed.
 
@@ -171,7 +171,7 @@ def offer_candidate(
 
     Args:
         typed: The options.
-        asked: The options of the command.
+        resolved: The options of the command.
         spec: The SPEC of the candidate; "" for none.
         place: The file that names it.
         trust: Whether the code is trusted from now on.
@@ -179,7 +179,7 @@ def offer_candidate(
     if not spec or spec in typed.candidates:
         return typed
     try:
-        candidate = parse_candidate(asked, spec)
+        candidate = parse_candidate(resolved, spec)
     except SubcutError as e:
         log.info("%s is not offered: %s", clean(spec), e.what)
         return typed
@@ -192,12 +192,14 @@ def offer_candidate(
     return replace(typed, candidates=candidates, foreign={spec: code})
 
 
-def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[str]]:
+def find_known(
+    resolved: ResolvedOptions, specs: Sequence[str], graph: Graph
+) -> dict[int, list[str]]:
     """Return the known faults of the candidates in nodes like those of a graph, by node."""
     found: dict[int, list[str]] = {}
     for spec in specs:
         with contextlib.suppress(SubcutError):  # a run reports mistakes in words, model or files
-            for issue in list_hints(graph, parse_candidate(asked, spec)):
+            for issue in list_hints(graph, parse_candidate(resolved, spec)):
                 if issue.node and issue.node.top is not None:
                     found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))
     return found

@@ -114,7 +114,7 @@ class Installation:
             return [
                 make,
                 [
-                    *children.make_python_command("-m", "pip", of=folder / PYTHON),
+                    *children.make_python_command("-m", "pip", python=folder / PYTHON),
                     "install",
                     *QUIET,
                     *wanted,
@@ -230,7 +230,9 @@ def _run(
             folders.make_scratch(parent, "pip") as place,  # what it unpacks goes with it
         ):
             env = {**outside, "TMPDIR": str(place)}
-            done = children.run(command, timeout=timeout, heard=_log_download, env=env, cwd=parent)
+            done = children.run(
+                command, timeout=timeout, on_line=_log_download, env=env, cwd=parent
+            )
     except subprocess.TimeoutExpired as e:
         raise BackendError(
             f"installing {shown} took more than {timeout:.0f} s",

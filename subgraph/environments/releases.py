@@ -152,7 +152,8 @@ def find_published(backend: str, sources: Sequence[str] = (), variant: str = "")
     of = None if util.find_spec("pip") else make(Installation(("pip",), tuple(sources)))
     try:
         said = children.run(
-            [*children.make_python_command("-m", "pip", of=of), *words], timeout=MAX_INDEX_SECONDS
+            [*children.make_python_command("-m", "pip", python=of), *words],
+            timeout=MAX_INDEX_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(
@@ -319,7 +320,7 @@ def read_interpreter(python: Path) -> Interpreter:
     try:
         said = (
             children.run(
-                children.make_python_command("-I", "-c", asked, of=python),
+                children.make_python_command("-I", "-c", asked, python=python),
                 timeout=MAX_INDEX_SECONDS,
             )
             .out.decode()

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from subgraph.children import Answering, make_python_command
+from subgraph.children import ScriptProcess, make_python_command
 from subgraph.errors import ModelError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, iter_model_nodes
@@ -67,7 +67,7 @@ class OnnxProcess:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._child: Answering | None = None
+        self._child: ScriptProcess | None = None
         self._bound = MAX_MEMORY
 
     def infer_shapes(
@@ -169,13 +169,13 @@ class OnnxProcess:
             raise OnnxError(reply.error)
         return reply.data
 
-    def _start(self, size: int) -> Answering:
+    def _start(self, size: int) -> ScriptProcess:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
         self._bound = min(MAX_MEMORY + MEMORY_PER_BYTE * size, measure_free_memory())
         what = f"cannot start a process to check {self.path.name}"
         with explain_os_error(ModelError, what, code="process.not-started"):
-            return Answering(make_python_command("-I", "-S", CHILD, folder), memory=self._bound)
+            return ScriptProcess(make_python_command("-I", "-S", CHILD, folder), memory=self._bound)
 
     def __enter__(self) -> OnnxProcess:
         return self

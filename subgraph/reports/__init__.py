@@ -34,10 +34,10 @@ from subgraph.reports._answer import (
 )
 from subgraph.reports._compared import (
     PINNED_ALONE as PINNED_ALONE,
-    Compared as Compared,
+    AnswerKind as AnswerKind,
+    ComparedCell as ComparedCell,
     ComparedDocument as ComparedDocument,
     JudgedTensor as JudgedTensor,
-    Kind as Kind,
     ReportedAnswer as ReportedAnswer,
     View as View,
     list_judged_tensors as list_judged_tensors,

@@ -14,7 +14,7 @@ from subgraph import plugins, system
 from subgraph.iterables import drop_repeats, flatten
 from subgraph.reports._compared import (
     PINNED_ALONE,
-    Kind,
+    AnswerKind,
     Line,
     ReportedAnswer,
     find_reason,
@@ -77,7 +77,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     """
     found = _find_headline(document)
     if document.whole.flaky_tensors:
-        found = replace(found, kind=Kind.FLAKY, how="")
+        found = replace(found, kind=AnswerKind.FLAKY, how="")
     findings = document.findings
     proof = _iter_proof_of_model(document)
     lines = [
@@ -112,22 +112,22 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
     findings = document.findings
     whole = document.whole.verdict
     if document.agree:
-        return ReportedAnswer(Kind.RIGHT, _say_agreement(document))
+        return ReportedAnswer(AnswerKind.RIGHT, _say_agreement(document))
     if document.search.outcome == "pinned":
-        return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
+        return ReportedAnswer(AnswerKind.REFUSED, PINNED_ALONE)
     if document.search.outcome is Outcome.ELSEWHERE:
-        return ReportedAnswer(Kind.WRONG, "not in the region that was searched")
+        return ReportedAnswer(AnswerKind.WRONG, "not in the region that was searched")
     if document.whole.precise:
         return say_precise(document.setup.candidate.name, document.whole.precise)
     if not findings:
-        return ReportedAnswer(Kind.INCONCLUSIVE, whole.why or "nothing was compared")
+        return ReportedAnswer(AnswerKind.INCONCLUSIVE, whole.why or "nothing was compared")
     if document.search.outcome is Outcome.UNRESOLVED and whole.status is Status.FAIL:
-        return ReportedAnswer(Kind.INCONCLUSIVE, findings[0].cause.reason or "")
+        return ReportedAnswer(AnswerKind.INCONCLUSIVE, findings[0].cause.reason or "")
     kinds = {f.kind for f in findings}
     each_rounds = all(f.cause.rounding and find_innermost(f) == [f] for f in findings)
     is_known_error = whole.signature in NUMBERS
     if each_rounds and is_known_error and kinds != {FindingKind.ACCUMULATED}:
-        return ReportedAnswer(Kind.ROUNDING, _say_rounding(document))
+        return ReportedAnswer(AnswerKind.ROUNDING, _say_rounding(document))
     found = _say_findings(document)
     is_known = kinds != {FindingKind.UNRESOLVED}
     if is_known and (whole.status is Status.AGREE or (whole.mute and whole.status != Status.FAIL)):
@@ -200,14 +200,14 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
         if whole.status is Status.FAIL:
             how = name_failure(whole.signature, whole.process)
             return _fails(how, f"cause not found: {why}")
-        return ReportedAnswer(Kind.INCONCLUSIVE, why)
+        return ReportedAnswer(AnswerKind.INCONCLUSIVE, why)
     if finding.kind is FindingKind.FLAKY:
         rate = format_percent(finding.run.rate)
-        return ReportedAnswer(Kind.FLAKY, f"{format_region(finding)} fails in {rate} of runs")
+        return ReportedAnswer(AnswerKind.FLAKY, f"{format_region(finding)} fails in {rate} of runs")
     if finding.kind is FindingKind.ACCUMULATED or is_everywhere(finding):
-        return ReportedAnswer(Kind.WRONG, title(finding))
+        return ReportedAnswer(AnswerKind.WRONG, title(finding))
     if misread := describe_wrong_input(finding):
-        return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {format_region(finding)}")
+        return ReportedAnswer(AnswerKind.WRONG, f"{misread}; seen at {format_region(finding)}")
     most = "" if finding.certified or len(finding.nodes) == 1 else "at most "
     size = f"{most}{len(list_indices(finding))} of {count(_count_searched(document), 'node')}"
     return _fails(_name_failures(document), _add_run(document, _say_place(finding)), size)
@@ -215,7 +215,7 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
 
 def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:
     """Return the answer for a candidate that fails in this way."""
-    kind = Kind.REFUSED if how == Kind.REFUSED else Kind.WRONG
+    kind = AnswerKind.REFUSED if how == AnswerKind.REFUSED else AnswerKind.WRONG
     return ReportedAnswer(kind, what, size, how=how)
 
 
@@ -229,7 +229,7 @@ def _name_failures(document: BisectDocument) -> str:
     whole = document.whole.verdict
     if len(words) > 1 and whole.signature in NO_OUTPUT:
         return name_failure(whole.signature, whole.process)
-    return words.pop() if len(words) == 1 else Kind.WRONG
+    return words.pop() if len(words) == 1 else AnswerKind.WRONG
 
 
 def _add_run(document: BisectDocument, place: str) -> str:

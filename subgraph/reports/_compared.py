@@ -39,7 +39,7 @@ MAX_SOURCES = 3  # lines of user code of a finding that are shown
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedCell:
     """A tensor in one column.
 
     Attributes:
@@ -86,7 +86,7 @@ class TensorLine:
     node: str
     op: str
     tensor: str
-    cells: Sequence[Compared]
+    cells: Sequence[ComparedCell]
     source: str = ""
     computed_by: str = ""
 
@@ -225,12 +225,12 @@ def count_places(document: ComparedDocument) -> int:
     return 1
 
 
-def _make_cell(judgement: Judgement | NotJudged | None) -> Compared:
+def _make_cell(judgement: Judgement | NotJudged | None) -> ComparedCell:
     if judgement is None:
-        return Compared()
+        return ComparedCell()
     if isinstance(judgement, NotJudged):
-        return Compared(judgement.status, judgement.signature, why=judgement.why)
-    return Compared(
+        return ComparedCell(judgement.status, judgement.signature, why=judgement.why)
+    return ComparedCell(
         judgement.status,
         judgement.signature,
         judgement.label,
@@ -240,12 +240,14 @@ def _make_cell(judgement: Judgement | NotJudged | None) -> Compared:
     )
 
 
-def _make_recorded_cell(one: RecordedTensor | None) -> Compared:
+def _make_recorded_cell(one: RecordedTensor | None) -> ComparedCell:
     if one is None:
-        return Compared()
+        return ComparedCell()
     how = ", ".join(filter(None, (f"by {one.matched_by}", one.note)))
     if one.in_place is None:
-        return Compared(Status.UNRESOLVED, why=one.why, recorded_as=one.recorded_as, matched_by=how)
+        return ComparedCell(
+            Status.UNRESOLVED, why=one.why, recorded_as=one.recorded_as, matched_by=how
+        )
     words = {Status.AGREE: "as", Status.FAIL: "unlike"}
     like = words.get(one.beside.status, "") if one.beside else ""
     beside = f"{like} {one.before}" if like and one.in_place.status is Status.FAIL else ""
@@ -324,7 +326,7 @@ Line: TypeAlias = tuple[str, str]  # a label and a text
 PINNED_ALONE = "the candidate does not run the file as shipped; with pinned shapes it is right"
 
 
-class Kind(StrEnum):
+class AnswerKind(StrEnum):
     """The kinds of answers."""
 
     WRONG = "wrong"
@@ -336,12 +338,12 @@ class Kind(StrEnum):
 
 
 SIGNS = {
-    Kind.WRONG: "✗",
-    Kind.ROUNDING: "≈",
-    Kind.FLAKY: "!",
-    Kind.INCONCLUSIVE: "?",
-    Kind.REFUSED: "✗",
-    Kind.RIGHT: "✓",
+    AnswerKind.WRONG: "✗",
+    AnswerKind.ROUNDING: "≈",
+    AnswerKind.FLAKY: "!",
+    AnswerKind.INCONCLUSIVE: "?",
+    AnswerKind.REFUSED: "✗",
+    AnswerKind.RIGHT: "✓",
 }
 
 
@@ -360,7 +362,7 @@ class ReportedAnswer:
         next: The commands that follow from the answer.
     """
 
-    kind: Kind
+    kind: AnswerKind
     what: str
     size: str = ""
     cost: str = ""
@@ -388,12 +390,12 @@ class ReportedAnswer:
 def say_precise(name: str, precise: PreciseSetting) -> ReportedAnswer:
     """Return the answer for a candidate whose outputs agree with a setting of its runtime alone."""
     computes = f"{name} computes in {precise.computes_in}"
-    return ReportedAnswer(Kind.ROUNDING, f"{computes}; {precise.says}")
+    return ReportedAnswer(AnswerKind.ROUNDING, f"{computes}; {precise.says}")
 
 
 def parse_headline(says: str, exit_code: int) -> ReportedAnswer:
     """Return the answer whose headline a document has."""
-    by_code = {0: Kind.RIGHT, 1: Kind.WRONG}.get(exit_code, Kind.INCONCLUSIVE)
+    by_code = {0: AnswerKind.RIGHT, 1: AnswerKind.WRONG}.get(exit_code, AnswerKind.INCONCLUSIVE)
     how, _, what = says.partition(": ")
-    kind = next(filter(how.startswith, Kind), by_code)
+    kind = next(filter(how.startswith, AnswerKind), by_code)
     return ReportedAnswer(kind, what, how=how)

@@ -10,7 +10,7 @@ from subgraph import system
 from subgraph.iterables import drop_repeats
 from subgraph.reports._answer import answer
 from subgraph.reports._compared import (
-    Compared,
+    ComparedCell,
     ComparedDocument,
     ReportedAnswer,
     TensorLine,
@@ -291,7 +291,7 @@ def _iter_rows(
             yield text
 
 
-def format_cell(cell: Compared) -> str:
+def format_cell(cell: ComparedCell) -> str:
     """Return `1.1e-02 FAIL`; a dash for a tensor that was not computed."""
     if not cell.status:
         return "-"

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any, Protocol, TypeVar, cast
 
 from subgraph.iterables import drop_repeats, flatten
-from subgraph.reports._compared import Compared, View
+from subgraph.reports._compared import ComparedCell, View
 from subgraph.results.bisect import (
     FindingDocument,
     Off,
@@ -287,7 +287,7 @@ def list_stderr_lines(verdict: VerdictDocument) -> list[str]:
 # ------------------------------------------------------------ compared
 
 
-def format_outcome(cell: Compared) -> str:
+def format_outcome(cell: ComparedCell) -> str:
     """Return `agree` or `FAIL (nan), unlike simulator`; a dash for an unseen tensor."""
     if not cell.status:
         return UNKNOWN

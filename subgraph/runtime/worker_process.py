@@ -86,7 +86,7 @@ class WorkerProcess:
             with explain_os_error(BackendError, what, hint, code="process.not-started"):
                 self._process = ProcessGroup(
                     children.make_python_command(
-                        "-m", "subgraph.runtime.worker_main", backend, of=python
+                        "-m", "subgraph.runtime.worker_main", backend, python=python
                     ),
                     bufsize=0,
                     stdin=subprocess.PIPE,

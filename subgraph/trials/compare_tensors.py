@@ -35,7 +35,7 @@ from subgraph.inspection.validate import explain_refusal
 from subgraph.iterables import drop_repeats, group_values
 from subgraph.log import log
 from subgraph.origins.source import Source, find_source
-from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
+from subgraph.reports import PINNED_ALONE, AnswerKind, ReportedAnswer, say_precise
 from subgraph.results.answer import NextCommand
 from subgraph.results.common import (
     Agreement,
@@ -307,7 +307,7 @@ class Comparison:
         found = _report_outcome(self)
         if not self.full.flaky_outputs:
             return found
-        return replace(found, kind=Kind.FLAKY, how=f"{Kind.FLAKY}, {found.name}")
+        return replace(found, kind=AnswerKind.FLAKY, how=f"{AnswerKind.FLAKY}, {found.name}")
 
     @property
     def exit_code(self) -> int:
@@ -331,9 +331,9 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
     whole = comparison.whole
     full = comparison.full
     if full.score and not full.forms.only_pinned:
-        kinds = {Status.AGREE: Kind.RIGHT, Status.FAIL: Kind.WRONG}
-        kind = kinds.get(whole.status, Kind.INCONCLUSIVE)
-        word = "unresolved" if kind is Kind.INCONCLUSIVE else kind
+        kinds = {Status.AGREE: AnswerKind.RIGHT, Status.FAIL: AnswerKind.WRONG}
+        kind = kinds.get(whole.status, AnswerKind.INCONCLUSIVE)
+        word = "unresolved" if kind is AnswerKind.INCONCLUSIVE else kind
         return ReportedAnswer(kind, "", how=f"{word} by {full.score.says}")
     if _is_model_refused(comparison):
         refused = [r.node for r in comparison.rows if r.verdict and not r.verdict.agrees]
@@ -343,13 +343,13 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
             model = "the candidate's model does not load"
             if reason := explain_refusal(comparison.own_graph):
                 model += f": {clean(reason)}"
-        return ReportedAnswer(Kind.REFUSED, f"{model}; not right alone: {nodes}")
+        return ReportedAnswer(AnswerKind.REFUSED, f"{model}; not right alone: {nodes}")
     bad = sum(row.failing for row in comparison.rows)
     tensors = f"{bad} of {count(comparison.rows, 'tensor')}"
     if full.forms.only_pinned and not bad:
-        return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
+        return ReportedAnswer(AnswerKind.REFUSED, PINNED_ALONE)
     if comparison.wrong_input:
-        return ReportedAnswer(Kind.WRONG, f"{comparison.wrong_input}; {tensors} wrong")
+        return ReportedAnswer(AnswerKind.WRONG, f"{comparison.wrong_input}; {tensors} wrong")
     if whole.fails:
         named = tensors if bad else "no tensor"
         what = f"{named} in place or alone"
@@ -358,10 +358,10 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
             return replace(found, what=f"{found.what}; {what}")
         since = f" {describe_run(whole.from_run)}" if whole.from_run else ""
         how = f"{name_failure(whole.signature, whole.process)}{since}"
-        return ReportedAnswer(Kind.WRONG, f"the model's outputs; {what}", how=how)
+        return ReportedAnswer(AnswerKind.WRONG, f"the model's outputs; {what}", how=how)
     if bad:
         how = "outputs agree, the inside does not" if whole.agrees else ""
-        return ReportedAnswer(Kind.WRONG, f"{tensors} wrong", how=how)
+        return ReportedAnswer(AnswerKind.WRONG, f"{tensors} wrong", how=how)
     return _report_agreement(comparison)
 
 
@@ -369,27 +369,29 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
     """Return the outcome if no tensor fails."""
     if comparison.deviating_pieces:
         pieces = ", ".join(map(clean, comparison.deviating_pieces))
-        return ReportedAnswer(Kind.WRONG, f"not the nearest codes, alone: {pieces}")
+        return ReportedAnswer(AnswerKind.WRONG, f"not the nearest codes, alone: {pieces}")
     if comparison.settlement.explanation:
         return _report_settlement(comparison)
     if comparison.settlement.decision in (Decision.NODES_NEEDED, Decision.STEPS_ADD_UP):
-        return ReportedAnswer(Kind.INCONCLUSIVE, comparison.whole.why)
+        return ReportedAnswer(AnswerKind.INCONCLUSIVE, comparison.whole.why)
     whole = comparison.whole
     if whole.is_unresolved and whole.is_mute:
-        return ReportedAnswer(Kind.INCONCLUSIVE, clean(whole.why))
+        return ReportedAnswer(AnswerKind.INCONCLUSIVE, clean(whole.why))
     if whole.is_unresolved:
         rows = (j for j in whole.outputs if j.status is whole.status and not is_mute(j))
         unknown = drop_repeats(j.name for j in rows)
         if not unknown:
-            return ReportedAnswer(Kind.INCONCLUSIVE, "the full model returned nothing to compare")
+            return ReportedAnswer(
+                AnswerKind.INCONCLUSIVE, "the full model returned nothing to compare"
+            )
         more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
         rule = "(--criterion names a rule that needs no noise)"
         what = f"{clean(unknown[0])}{more} could not be judged {rule}"
-        return ReportedAnswer(Kind.INCONCLUSIVE, what)
+        return ReportedAnswer(AnswerKind.INCONCLUSIVE, what)
     mute = map(clean, find_mute(whole.outputs))
     inner = comparison.looked_at.inner or None
     return ReportedAnswer(
-        Kind.RIGHT, text.describe_agreement(inner, comparison.full.disturbance, mute)
+        AnswerKind.RIGHT, text.describe_agreement(inner, comparison.full.disturbance, mute)
     )
 
 
@@ -400,7 +402,7 @@ def _is_model_refused(comparison: Comparison) -> bool:
 
 
 def _report_settlement(comparison: Comparison) -> ReportedAnswer:
-    return ReportedAnswer(Kind.RIGHT, "", how=f"right {comparison.settlement.explanation}")
+    return ReportedAnswer(AnswerKind.RIGHT, "", how=f"right {comparison.settlement.explanation}")
 
 
 def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:

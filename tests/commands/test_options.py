@@ -26,7 +26,7 @@ from subgraph.commands.options import (
     add_option_groups,
     option,
 )
-from subgraph.commands.resolve import Asked, find_criterion_words
+from subgraph.commands.resolve import ResolvedOptions, find_criterion_words
 from subgraph.errors import UsageError
 from subgraph.project import KEYS, Project
 from subgraph.runtime.reference import Reference
@@ -127,15 +127,15 @@ def test_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: str) -> None:
-    assert find_criterion_words(Asked(Project(), comparison=comparison)) == words
+    assert find_criterion_words(ResolvedOptions(Project(), comparison=comparison)) == words
 
 
 def test_inputs_come_from_the_options_else_from_the_project() -> None:
     project = Project(None, {"seed": 3, "mean": "1,2", "shape": ["x=1x2"]})
-    feeding = Asked(project, inputs=InputOptions(seed=0, scale="2")).feeding
+    feeding = ResolvedOptions(project, inputs=InputOptions(seed=0, scale="2")).feeding
     assert (feeding.seed, feeding.shapes) == (0, {"x": [1, 2]})
     assert (feeding.picture.mean, feeding.picture.scale) == ((1.0, 2.0), (2.0,))
-    assert Asked(project).feeding.seed == 3
+    assert ResolvedOptions(project).feeding.seed == 3
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
 def test_preparation_counts_as_time_of_the_command(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start_slowly(self: Asked) -> Reference:
+    def start_slowly(self: ResolvedOptions) -> Reference:
         time.sleep(1)
         return start(self)
 
-    start = Asked.reference
-    monkeypatch.setattr(Asked, "reference", start_slowly)
+    start = ResolvedOptions.reference
+    monkeypatch.setattr(ResolvedOptions, "reference", start_slowly)
     text_models.save(tmp_path / "m.onnx", "g (float[1,3] x) => (float[1,3] y) { y = Neg(x) }")
     done = subcut(command, "m.onnx", "-c", "ort", "--max-time", "1s", "--json", cwd=tmp_path)
     assert (done.code, done.document["error"]["code"]) == (5, "time.used-up"), done

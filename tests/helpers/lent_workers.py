@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from subgraph.cases import check
-from subgraph.children import Answering
+from subgraph.children import ScriptProcess
 from subgraph.editing import draft
 from subgraph.errors import SubcutError
 from subgraph.graph import cut, onnx_process, protobuf, rewrites, shape_inference
@@ -38,7 +38,7 @@ BACKENDS = ("ort", "onnx-reference", *ONCE_PER_TEST)
 State = dict[str, Any]  # of a `Worker`
 T = TypeVar("T")
 _idle: dict[str, list[State]] = defaultdict(list)  # by backend
-_onnx: list[Answering] = []
+_onnx: list[ScriptProcess] = []
 _used: dict[str, list[State]] = defaultdict(list)  # of `ONCE_PER_TEST`, in this test
 
 
@@ -83,7 +83,7 @@ class LentOnnxProcess(OnnxProcess):
         """As `OnnxProcess.check`."""
         super().check(model.absolute() if isinstance(model, Path) else model)
 
-    def _start(self, size: int) -> Answering:
+    def _start(self, size: int) -> ScriptProcess:
         return _onnx.pop() if _onnx and not self._own else super()._start(size)
 
     def __exit__(self, *_: object) -> None:

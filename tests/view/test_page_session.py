@@ -24,7 +24,7 @@ import pytest
 from fixtures import bodies
 from subgraph import view
 from subgraph.commands.options import InputOptions
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import ResolvedOptions
 from subgraph.commands.view import (
     RunOptions,
     find_known,
@@ -101,9 +101,9 @@ def test_interrupt_as_soon_as_the_address_is_printed_is_no_error(
 def test_the_page_knows_what_a_step_asks() -> None:
     """Its script colors nodes by the `query` of a step, which is a `QueryKind`."""
     script = (Path(view.__file__).parent / "static" / "view.js").read_text(encoding="utf-8")
-    asked = re.search(r"function learn.*?\n}\n", script, re.DOTALL)
+    resolved = re.search(r"function learn.*?\n}\n", script, re.DOTALL)
     known = re.findall(
-        r'\[([^\]]*)\]\.includes\(query\)|query === ("\w+")', asked[0] if asked else ""
+        r'\[([^\]]*)\]\.includes\(query\)|query === ("\w+")', resolved[0] if resolved else ""
     )
     words = {word for pair in known for word in re.findall(r"\w+", ",".join(pair))}
     assert words == {QueryKind.ISOLATED, QueryKind.REST}
@@ -156,10 +156,10 @@ def test_node_has_the_known_faults_of_the_candidate(
     """Of each candidate that was named; one that cannot be read is told by its run."""
     monkeypatch.chdir(tmp_path)
     text_models.save("m.onnx", PADDED)
-    asked = Asked(model="m.onnx")
+    resolved = ResolvedOptions(model="m.onnx")
     specs = ["ort==1.31.1", "ort==1.32.0", "nothing such"]
     options = ViewOptions(
-        dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, asked, specs)
+        dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, resolved, specs)
     )
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
     said = [session.node(i)["known"] for i in range(3)]
@@ -173,10 +173,10 @@ def test_node_is_described_where_the_projects_candidate_cannot_be_read(
     monkeypatch.chdir(tmp_path)
     text_models.save("m.onnx", PADDED)
     Path("subcut.toml").write_text('candidate = "nothing such"\n', encoding="utf-8")
-    asked = Asked(model="m.onnx")
-    typed = make_view_options(asked.settings, RunOptions(), InputOptions(), None, None)
+    resolved = ResolvedOptions(model="m.onnx")
+    typed = make_view_options(resolved.settings, RunOptions(), InputOptions(), None, None)
     assert [*typed.candidates] == ["nothing such"]
-    options = replace(typed, known=partial(find_known, asked, [*typed.candidates]))
+    options = replace(typed, known=partial(find_known, resolved, [*typed.candidates]))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
     assert [(session.node(i)["op"], session.node(i)["known"]) for i in (1, 2)] == [
         ("Pad", []),
@@ -244,13 +244,13 @@ def test_candidate_of_an_opened_run_is_offered_and_its_code_is_not_run_untrusted
     session: ViewSession,
 ) -> None:
     Path("wrong.py").write_text("def run(inputs): return inputs")
-    asked = Asked(model="m.onnx")
-    offered = offer_candidate(session.options, asked, "wrong.py", "run.json", trust=False)
+    resolved = ResolvedOptions(model="m.onnx")
+    offered = offer_candidate(session.options, resolved, "wrong.py", "run.json", trust=False)
     assert list(offered.candidates) == ["wrong.py", "ort"]
     opened = ViewSession(session.opened, "m.onnx", offered)
     with raises(UsageError, "trust.required", "wrong.py", "run.json"):
         opened.run(read_request(StartRequest, {"kind": "compare", "candidate": "wrong.py"}))
-    typed = offer_candidate(session.options, asked, "ort", "run.json", trust=False)
+    typed = offer_candidate(session.options, resolved, "ort", "run.json", trust=False)
     assert typed is session.options
 
 
@@ -338,8 +338,10 @@ def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
     )
     started = record_runs(session.runs)
 
-    def words(**asked: object) -> list[str]:
-        session.run(read_request(StartRequest, {"kind": "compare", "candidate": "b.py", **asked}))
+    def words(**resolved: object) -> list[str]:
+        session.run(
+            read_request(StartRequest, {"kind": "compare", "candidate": "b.py", **resolved})
+        )
         return [w for w in started[-1] if re.match("--(cand|in-place|start)", w)]
 
     assert words() == ["--candidate=a.py", "--candidate=b.py", "--in-place"]

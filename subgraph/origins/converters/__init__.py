@@ -43,7 +43,7 @@ class Converter:
         """Return the command line in an environment: what `script_main` is to do."""
         here = Path(__file__).parent
         return children.make_python_command(
-            here / "script_main.py", here / self.script, *words, of=python
+            here / "script_main.py", here / self.script, *words, python=python
         )
 
 

@@ -50,11 +50,13 @@ def exporting(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[list[str]]
     """Pretend that torch is installed and exports; returns the commands that run."""
     ran: list[list[str]] = []
 
-    def run(command: list[str], cwd: Path, **_: Any) -> children.Ended:
+    def run(command: list[str], cwd: Path, **_: Any) -> children.CommandOutput:
         ran.append(command)
         if not code:
             shutil.copyfile(TINY, cwd / "model.onnx")
-        return children.Ended(code, b"", b"Traceback\nValueError: too old\nsee the manual\n")
+        return children.CommandOutput(
+            code, b"", b"Traceback\nValueError: too old\nsee the manual\n"
+        )
 
     monkeypatch.setattr(program_module, "find_spec", lambda name: name)
     monkeypatch.setattr(program_module, "version", lambda name: "2.13.0")
