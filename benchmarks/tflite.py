@@ -94,7 +94,7 @@ def row(path: Path) -> str:
     name = path.stem[:40]
     try:
         model = operators.to_onnx(data := path.read_bytes(), path.stem)
-    except operators.CannotCarry as e:
+    except operators.UncarriedOperatorError as e:
         return f"{name:40}  refused: {e}"
     nodes = list(model.graph.node)
     feeds = dict[str, Array]()

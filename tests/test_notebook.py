@@ -33,7 +33,7 @@ from subgraph.results.plan import (
     PlanResult,
     PlanSetup,
     PlanTrials,
-    PlanTried,
+    TriedPlan,
 )
 from subgraph.search.oracle import Counts, Finding, FindingKind, Findings, Outcome
 from tests.helpers import fake_candidate
@@ -113,7 +113,7 @@ def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
 
 
 def test_plan_shows_its_curve() -> None:
-    tried = [PlanTried(0, False, 0.5, ""), PlanTried(1, True, 0.9, ""), PlanTried(3, True, 1.0, "")]
+    tried = [TriedPlan(0, False, 0.5, ""), TriedPlan(1, True, 0.9, ""), TriedPlan(3, True, 1.0, "")]
     place = KeptPlace("<conv>", ["<conv>"], ["Conv"], ["x"], 0.25, "float32")
     plan = PlanDocument(
         exit_code=0,

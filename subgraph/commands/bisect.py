@@ -98,7 +98,7 @@ def bisect(
     ),
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
-    given: options.Given,
+    given: options.GivenOptions,
 ) -> Result:
     """Find the smallest piece that a candidate computes wrong.
 

@@ -109,7 +109,7 @@ def compare(
     every_row: bool = option("--all", None, "Every row of the table, also those that agree."),
     csv_file: options.CsvFile = None,
     result: options.ResultOptions,
-    given: options.Given,
+    given: options.GivenOptions,
 ) -> Result:
     """Compare every tensor of a model on a candidate with the reference.
 

@@ -102,7 +102,7 @@ def cut(
         "Say which nodes need a newer opset, and also write the cut converted to this.",
     ),
     stamp: bool = option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS."),
-    given: options.Given,
+    given: options.GivenOptions,
 ) -> Result:
     """Cut the nodes between two nodes out of a model, with real tensors.
 

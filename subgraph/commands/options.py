@@ -50,7 +50,7 @@ def add_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable[
         del annotations["return"]
         parameters = inspect.signature(command).parameters
         for name, annotation in annotations.items():
-            if annotation is Given:
+            if annotation is GivenOptions:
                 continue
             if isinstance(annotation, type) and is_dataclass(annotation):
                 offered = [p for p in _list_options(annotation) if p.name not in without]
@@ -68,7 +68,7 @@ def add_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable[
             values = bound.arguments
             if "given" in annotations:
                 infos = list_declared(run).items()
-                values["given"] = Given(
+                values["given"] = GivenOptions(
                     {_list_flags(info)[0]: (info, values.get(name)) for name, info in infos}
                 )
             for name, group in groups.items():
@@ -124,7 +124,7 @@ class Option(typer.models.OptionInfo):
         return given
 
 
-class Given(dict[str, Any]):
+class GivenOptions(dict[str, Any]):
     """The options of a command by their first flag, with their values."""
 
     def refuse_beside(self, mode: str, text: str = "{} and {} do not go together") -> None:

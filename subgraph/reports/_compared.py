@@ -25,7 +25,7 @@ from subgraph.results.compare import (
     ComparisonDocument,
     IntervalDocument,
     IntervalFinding,
-    NotJudged,
+    MissingJudgement,
     RecordedDocument,
     RecordedTensor,
 )
@@ -225,10 +225,10 @@ def count_places(document: ComparedDocument) -> int:
     return 1
 
 
-def _make_cell(judgement: Judgement | NotJudged | None) -> ComparedCell:
+def _make_cell(judgement: Judgement | MissingJudgement | None) -> ComparedCell:
     if judgement is None:
         return ComparedCell()
-    if isinstance(judgement, NotJudged):
+    if isinstance(judgement, MissingJudgement):
         return ComparedCell(judgement.status, judgement.signature, why=judgement.why)
     return ComparedCell(
         judgement.status,

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar, cast
 from subgraph.iterables import drop_repeats, flatten
 from subgraph.reports._compared import ComparedCell, View
 from subgraph.results.bisect import (
+    DeviatingElements,
     FindingDocument,
-    Off,
     WorstElement,
 )
 from subgraph.results.common import RuntimeDocument
@@ -262,7 +262,7 @@ def describe_sweep(document: SweepDocument) -> str:
     return "; ".join(parts)
 
 
-def describe_worst(worst: WorstElement, off: Off | None) -> str:
+def describe_worst(worst: WorstElement, off: DeviatingElements | None) -> str:
     """Return `expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
     at = ",".join(map(str, worst.index))
     share = f"; {off.count} of {off.of} values differ" if off else ""

@@ -39,11 +39,15 @@ from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
 
 @frozen
 class PieceCost:
-    """Cost of one item. `node`, `op`, `index` are those of the last of its `nodes`.
+    """The cost of one item: a node of the candidate's model, or several nodes that stay together.
 
     Attributes:
-        error: largest error of an output, over its scale, when the item runs alone.
-        explains: share of the final error.
+        node: The label of the last of its nodes.
+        nodes: The labels of all its nodes.
+        op: The operator of the last node.
+        index: The position of the last node.
+        error: The largest error of an output, over its scale, when the item runs alone.
+        explains: The item's share of the final error.
     """
 
     node: Name
@@ -55,8 +59,8 @@ class PieceCost:
 
 
 @frozen
-class Saturated:
-    """A tensor, and the share of its values beyond the range of the quantized type."""
+class SaturatedTensor:
+    """A tensor with values beyond the range of its quantized type, and their share, 0 to 1."""
 
     tensor: Name
     share: float
@@ -64,12 +68,17 @@ class Saturated:
 
 @frozen
 class OtherModel:
-    """The candidate's own model: how much of it was matched and, if measured, what it costs,
-    largest shares first.
+    """The candidate's own model.
 
     Attributes:
+        file: The file of the model.
+        matched: The number of its tensors that were matched, in words.
         weights: How far its quantized weights move the outputs, as a share of the largest value.
             The reference takes these weights, so that the verdict does not count them.
+        precision: The precision of its quantized values.
+        of: The number of items that can be measured; left out if none was.
+        nodes: The measured items, largest shares first.
+        saturated: The tensors whose values do not fit the quantized type.
     """
 
     file: File
@@ -78,7 +87,7 @@ class OtherModel:
     precision: Word | None = absent()
     of: int | None = absent()
     nodes: Sequence[PieceCost] | None = absent()
-    saturated: Sequence[Saturated] | None = absent()
+    saturated: Sequence[SaturatedTensor] | None = absent()
 
 
 @frozen
@@ -161,7 +170,7 @@ class RunEnvironment:
 
 
 @frozen
-class LookedAt:
+class AgreementEvidence:
     """The tensors that an agreement rests on.
 
     Attributes:
@@ -277,7 +286,7 @@ class WorstElement:
 
 
 @frozen
-class Nearest:
+class NearestAgreement:
     """The nearest neighbor of a finding that agrees: the same region without some nodes."""
 
     without: Sequence[Name]
@@ -287,7 +296,7 @@ class Nearest:
 
 
 @frozen
-class Off:
+class DeviatingElements:
     """The number of elements of an output that deviate."""
 
     count: int
@@ -295,7 +304,7 @@ class Off:
 
 
 @frozen
-class Bin:
+class HistogramBin:
     """The number of elements with a difference in a decade."""
 
     decade: int
@@ -308,13 +317,13 @@ class Histogram:
     10^(decade + 1))."""
 
     equal: int
-    bins: Sequence[Bin]
+    bins: Sequence[HistogramBin]
     not_finite: int
 
 
 @frozen
-class Grown:
-    """The error of the model's first `nodes`, run on the model's own inputs."""
+class ErrorGrowth:
+    """The error after the model's first nodes, `nodes` of them, on the model's own inputs."""
 
     nodes: int
     error: Number | None
@@ -379,9 +388,9 @@ class KindDocument:
     """An operator that several nodes of a finding have.
 
     Attributes:
-        nodes: how many nodes of the model have it.
-        distinct: attributes and number of inputs that all nodes of the finding have, and no other
-            node with this operator; empty if others may be wrong as well.
+        nodes: The number of nodes of the model that have it.
+        distinct: The attributes and the number of inputs that all nodes of the finding have, and
+            no other node with this operator has; empty if other nodes may be wrong as well.
     """
 
     op: Name
@@ -456,9 +465,9 @@ class FindingRun:
 
     verdict: VerdictDocument | None
     worst: WorstElement | None
-    off: Off | None
+    off: DeviatingElements | None
     histogram: Histogram | None
-    nearest: Nearest | None
+    nearest: NearestAgreement | None
     reproduces: float | None
     rate: float | None = absent(of_kind="flaky")
     runs: RunCounts | None = absent(of_kind="flaky")
@@ -476,7 +485,7 @@ class FindingEffect:
     """
 
     explains: Number | None
-    growth: Sequence[Grown] | None = absent(of_kind="accumulated")
+    growth: Sequence[ErrorGrowth] | None = absent(of_kind="accumulated")
     contributors: Sequence[Contributor] | None = absent(of_kind="accumulated")
 
 
@@ -524,7 +533,7 @@ class FindingDocument(InnerFinding):
 
 
 @frozen
-class Irrelevant:
+class MinorRegion:
     """A region that fails alone and explains little."""
 
     signature: Signature | None
@@ -590,7 +599,7 @@ class WholeResult:
     """
 
     verdict: WholeDocument = json_key("whole")
-    looked_at: LookedAt | None = None
+    looked_at: AgreementEvidence | None = None
     forms: Sequence[FormDocument] = ()
     profile: Sequence[ProfileRow] | None
     pieces: str | None = absent()
@@ -618,7 +627,7 @@ class SearchResult:
 
     outcome: Outcome | Literal["pinned"]
     steps: Sequence[StepDocument]
-    alone: Sequence[Irrelevant]
+    alone: Sequence[MinorRegion]
     healing: Healing | None = absent()
     complete: bool | None = absent()
     stopped: str | None = absent()

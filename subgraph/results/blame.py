@@ -55,7 +55,7 @@ class Cure:
 
 
 @frozen
-class Versions:
+class ReleaseOutcomes:
     """Releases by their outcome on the region.
 
     Attributes:
@@ -126,7 +126,7 @@ class BlamedCause:
     passes: Sequence[Sequence[Name]]
     switches: Sequence[str]
     attributes: Sequence[str] = ()
-    versions: Versions | None
+    versions: ReleaseOutcomes | None
     made_by: str = ""
     is_model_wrong: bool = False
     cures: Sequence[Cure]

@@ -38,7 +38,7 @@ class FirstBadDocument:
 
 
 @frozen
-class NotJudged:
+class MissingJudgement:
     """The reason why a tensor alone has no judgement: its node was refused, crashed …"""
 
     status: Status
@@ -61,7 +61,7 @@ class RowDocument:
     op: Name
     tensor: Name
     in_place: Judgement | None
-    alone: Judgement | NotJudged | None
+    alone: Judgement | MissingJudgement | None
     source: Source | None = absent()
     computed_by: str | None = absent()
 

@@ -62,7 +62,7 @@ class PlanScore:
 
 
 @frozen
-class PlanTried:
+class TriedPlan:
     """One model that was run: its number of kept places, and whether it was accepted."""
 
     kept: int
@@ -188,7 +188,7 @@ class PlanTrials:
 
     runs: int
     seconds: float
-    tried: Sequence[PlanTried]
+    tried: Sequence[TriedPlan]
     sensitivity: Sequence[PlaceError] = ()
 
 

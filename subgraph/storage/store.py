@@ -195,7 +195,7 @@ class Store(Closable):
                 self._used.add(key)
                 with contextlib.suppress(OSError):  # a read-only store
                     os.utime(place)
-        except store_entry.Damaged as e:
+        except store_entry.DamagedEntryError as e:
             if self._remove(place, before):
                 self._warned.discard(key)
             self._warn_once(

@@ -28,7 +28,7 @@ PAGE_BYTES = 4096  # bytes
 WINDOW_BYTES = 1 << 18  # fits into the second-level cache
 
 
-class Damaged(Exception):
+class DamagedEntryError(Exception):
     """The reason for which an entry cannot be used."""
 
 
@@ -69,28 +69,29 @@ def read_verified(place: Path, key: str) -> JsonObject:
     """Return the document of an entry, after every byte was checked.
 
     Raises:
-        Damaged: a byte is wrong, a file missing or foreign. OSError: it cannot be read, or is gone.
+        DamagedEntryError: A byte is wrong, a file is missing, or a file is not ours.
+        OSError: The entry cannot be read, or is gone.
     """
     if not stat.S_ISDIR(place.lstat().st_mode):
-        raise Damaged("it is not a folder")
+        raise DamagedEntryError("it is not a folder")
     with os.scandir(place) as items:
         is_plain = {item.name: item.is_file(follow_symlinks=False) for item in items}
     if not is_plain.get(NAME):
-        raise Damaged(f"no {NAME}")
+        raise DamagedEntryError(f"no {NAME}")
     text = (place / NAME).read_bytes()
     body = text[len(_make_head(b"")) :]
     if text != _make_head(body) + body:
-        raise Damaged(f"{NAME} is not what was written")
+        raise DamagedEntryError(f"{NAME} is not what was written")
     entry = json.loads(body[: -len(TAIL)])
     if entry["key"] != key:
-        raise Damaged("it belongs to another key")
+        raise DamagedEntryError("it belongs to another key")
     for name in sorted({*is_plain, *entry["files"]} - {NAME}):
         if name not in is_plain:
-            raise Damaged(f"no {name}")
+            raise DamagedEntryError(f"no {name}")
         if not is_plain[name] or name not in entry["files"]:
-            raise Damaged(f"{name!r} does not belong there")
+            raise DamagedEntryError(f"{name!r} does not belong there")
         if entry["files"][name] != [*compute_checksum(place / name)]:
-            raise Damaged(f"{name} is not what was written")
+            raise DamagedEntryError(f"{name} is not what was written")
     return dict(entry["document"])
 
 

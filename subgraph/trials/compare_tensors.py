@@ -51,7 +51,7 @@ from subgraph.results.compare import (
     ComparisonDocument,
     ComparisonSetup,
     FirstBadDocument,
-    NotJudged,
+    MissingJudgement,
     RowDocument,
     TensorComparison,
     WholeComparison,
@@ -955,7 +955,7 @@ def add_ranking(whole: Verdict, ranking: Ranking) -> WholeDocument:
 def _describe_row(row: ComparisonRow) -> RowDocument:
     verdict = row.verdict
     if verdict:
-        why = NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process)
+        why = MissingJudgement(verdict.status, verdict.signature, verdict.why, verdict.process)
     else:
         why = None
     return RowDocument(

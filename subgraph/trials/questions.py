@@ -46,7 +46,7 @@ from subgraph.trials.judge import require_files_unchanged
 from subgraph.trials.open_trials import with_candidate
 from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.region_runs import NotStored, RunLog
+from subgraph.trials.region_runs import NotStoredError, RunLog
 from subgraph.trials.trial import Trials, try_pinned_shapes
 from subgraph.types import Array, Strings, frozen
 from subgraph.verdict import NUMBERS, find_mute, is_mute
@@ -340,7 +340,7 @@ def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
     """Return the stored runs of the full model."""
     loading = trials.processes.only_stored()
     runs: list[RunResult] = []
-    with suppress(NotStored):
+    with suppress(NotStoredError):
         runs.extend(
             loading.run(trials.full_model, repetition=k, fresh=fresh) for k in range(KNOWN_RUNS)
         )

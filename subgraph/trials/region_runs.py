@@ -37,7 +37,7 @@ from subgraph.verdict import Verdict
 MODEL_PASSES = 3  # of all samples, in which the full model is run in one session
 
 
-class NotStored(Exception):
+class NotStoredError(Exception):
     """The result is not stored, and nothing may be run."""
 
 
@@ -146,7 +146,7 @@ class RegionRuns:
         log: the runs that were used.
         memory: the memory that the candidate may use.
         turns: what each run waits for and holds.
-        may_run: whether a result that is not stored is run; otherwise it raises `NotStored`.
+        may_run: whether a result that is not stored is run; otherwise it raises `NotStoredError`.
     """
 
     writer: ModelWriter
@@ -190,7 +190,7 @@ class RegionRuns:
         """Run a region in one form, or load the stored result.
 
         Raises:
-            NotStored: the result is not stored, and nothing may be run.
+            NotStoredError: the result is not stored, and nothing may be run.
             BackendError: the candidate cannot be used at all.
             ModelError: the reference cannot provide the values.
         """
@@ -230,7 +230,7 @@ class RegionRuns:
     def _run_in_worker(self, job: RegionJob, records: Feeds, into: Path) -> RunResult:
         """Write the model, build and run it in a worker; the files of the result are in `into`."""
         if not self.may_run:
-            raise NotStored
+            raise NotStoredError
         with self.model.make_temporary_folder() as folder:
             feeds, outputs = self.writer.write(job.form, job.region, records, folder)
             options = self.runtime.candidate.options

@@ -243,7 +243,7 @@ class Processes(JudgeProperties):
         mode: The mode of the full model.
         outgrown: The reason why a region is not run again, by the nodes of the region.
         turns: The lock that each run waits for and holds.
-        may_run: Whether a result that is not stored is run; otherwise it raises `NotStored`.
+        may_run: Whether a result that is not stored is run; otherwise it raises `NotStoredError`.
     """
 
     judge: Judge

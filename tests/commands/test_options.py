@@ -20,7 +20,7 @@ from subgraph.commands.compare import compare
 from subgraph.commands.cut import cut
 from subgraph.commands.options import (
     CriterionOptions,
-    Given,
+    GivenOptions,
     InputOptions,
     Text,
     add_option_groups,
@@ -74,7 +74,7 @@ def test_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
     def mode(
         *,
         within: Text = option("--within", "A..B", "Only there.", refused_beside="--loop"),
-        given: Given,
+        given: GivenOptions,
     ) -> Result:
         given.refuse_beside("--recorded", "{} without {}")
         given.refuse_beside("--loop", "{} without {}")

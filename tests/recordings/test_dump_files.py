@@ -42,5 +42,5 @@ def test_no_more_memory_than_the_file() -> None:
             files.map_part("x", offset, count)
     with raises(InputError, "recording.file-missing"):
         files.path("../README.md")
-    with pytest.raises(_npy.BadHeader):
+    with pytest.raises(_npy.HeaderError):
         _npy.parse(b"\x93NUMPY\x01\x00", 10)

@@ -48,7 +48,7 @@ from subgraph.results.plan import (
     PlanResult,
     PlanSetup,
     PlanTrials,
-    PlanTried,
+    TriedPlan,
 )
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
@@ -292,7 +292,7 @@ def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
             weights=None,
         ),
         trials=PlanTrials(
-            runs=2, seconds=1.0, tried=[PlanTried(k, k > 0, 10.0 * k, "") for k in (0, 1)]
+            runs=2, seconds=1.0, tried=[TriedPlan(k, k > 0, 10.0 * k, "") for k in (0, 1)]
         ),
         files=PlanFiles(model=None),
     )

@@ -36,8 +36,8 @@ def main() -> None:
             Path(target).write_bytes(operators.to_tflite(onnx.load(path)))
     except Exception as e:  # noqa: BLE001
         known = {
-            operators.NoSuchSignature: UNNAMED,
-            operators.CannotCarry: REFUSED,
+            operators.UnknownSignatureError: UNNAMED,
+            operators.UncarriedOperatorError: REFUSED,
             OSError: UNWRITTEN,
         }
         how = next((word for kind, word in known.items() if isinstance(e, kind)), DAMAGED)

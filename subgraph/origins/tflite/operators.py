@@ -50,11 +50,11 @@ _WHOLE_BYTES = frozenset(
 )
 
 
-class CannotCarry(ValueError):
+class UncarriedOperatorError(ValueError):
     """The model has something that a cut of it could not hold; the text names it."""
 
 
-class NoSuchSignature(ValueError):
+class UnknownSignatureError(ValueError):
     """One of several signatures is to be named, or none is called so; the text names them."""
 
 
@@ -66,21 +66,21 @@ def to_onnx(data: bytes, name: str, signature: str = "") -> ModelProto:
     size.
 
     Raises:
-        NoSuchSignature: there are several, or not this one.
-        CannotCarry: variables, weights in another file. Others (struct.error, IndexError, …):
-            damaged.
+        UnknownSignatureError: The file has several signatures, or not this one.
+        UncarriedOperatorError: The model has variables, or weights in another file. Any other error
+            (struct.error, IndexError, …) means that the file is damaged.
     """
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     if not model.subgraphs:
-        raise CannotCarry("it has no subgraph: it computes nothing")
+        raise UncarriedOperatorError("it has no subgraph: it computes nothing")
     subgraphs = {
         _decode(s.signatureKey): int(s.subgraphIndex) for s in _get_vector(model.signatureDefs)
     }
     names = ", ".join(map(repr, subgraphs))
     if signature and signature not in subgraphs:
-        raise NoSuchSignature(f"no signature {signature!r}; it has {names or 'none'}")
+        raise UnknownSignatureError(f"no signature {signature!r}; it has {names or 'none'}")
     if not signature and len(set(subgraphs.values())) > 1:
-        raise NoSuchSignature(f"which signature? it has {names}")
+        raise UnknownSignatureError(f"which signature? it has {names}")
     number = subgraphs[signature] if signature else next(iter(subgraphs.values()), 0)
     converted = _SubgraphReader(model, data, number).read(name)
     if signature:
@@ -148,7 +148,9 @@ class _SubgraphReader:
             for k in (*inputs, *outputs)
             if k >= 0 and self._name_type(k) in ("RESOURCE", "VARIANT")
         ]:
-            raise CannotCarry(f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor")
+            raise UncarriedOperatorError(
+                f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor"
+            )
         attributes: JsonObject = {"operator": self._write_alone(op, code)}
         for word, ports in (("input_", inputs), ("", outputs)):
             scales = [self._scale(k) for k in ports]
@@ -175,11 +177,11 @@ class _SubgraphReader:
         kind = _decode(code.customCode) or "CUSTOM" if kind == "CUSTOM" else kind
         where = f"operator {number} ({kind})"
         if kind.startswith(_STATEFUL):
-            raise CannotCarry(f"{where} keeps a value from run to run")
+            raise UncarriedOperatorError(f"{where} keeps a value from run to run")
         if getattr(op.builtinOptions2, "branchSubgraphIndices", None) is not None:
-            raise CannotCarry(f"{where} chooses among several subgraphs")
+            raise UncarriedOperatorError(f"{where} chooses among several subgraphs")
         if op.largeCustomOptionsOffset > 1:
-            raise CannotCarry(f"{where} has its options outside of the flatbuffer")
+            raise UncarriedOperatorError(f"{where} has its options outside of the flatbuffer")
         return kind, where
 
     def _find_called(self, op: Any) -> list[int]:
@@ -250,7 +252,7 @@ class _SubgraphReader:
     def _make_info(self, k: int) -> ValueInfoProto:
         tensor = self.tensors[k]
         if self._name_type(k) in ("RESOURCE", "VARIANT"):
-            raise CannotCarry(f"'{self.names[k]}' is a resource, not a tensor")
+            raise UncarriedOperatorError(f"'{self.names[k]}' is a resource, not a tensor")
         dims: list[Any] = _list_numbers(tensor.shape)
         signature = _list_numbers(tensor.shapeSignature)
         if len(signature) == len(dims):
@@ -283,7 +285,7 @@ def to_tflite(model: ModelProto) -> bytes:
     """Return the .tflite of a model, or a cut of one, that `to_onnx` made. Its weights are loaded.
 
     Raises:
-        CannotCarry: A node is not one of TFLite. Other errors: An attribute is damaged.
+        UncarriedOperatorError: A node is not one of TFLite. Other errors: An attribute is damaged.
     """
     weights = index_by_name(model.graph.initializer)
     tensors: list[Any] = []
@@ -322,7 +324,7 @@ def to_tflite(model: ModelProto) -> bytes:
         elif node.domain == TFLITE and written:
             alone = schema.ModelT.InitFromPackedBuf(written, 0)
         else:
-            raise CannotCarry(
+            raise UncarriedOperatorError(
                 f"node '{node.name}' ({node.op_type}) is not an operator of TensorFlow Lite"
             )
         _rename(alone.subgraphs[0], node)
@@ -352,7 +354,7 @@ def _read_values(model: Any, data: bytes, tensor: Any) -> Array:
         data: The file of the model, if large buffers are outside of the flatbuffer.
     """
     if tensor.externalBuffer:
-        raise CannotCarry(f"the values of '{_decode(tensor.name)}' are in another file")
+        raise UncarriedOperatorError(f"the values of '{_decode(tensor.name)}' are in another file")
     buffer = model.buffers[tensor.buffer]
     if buffer.offset > 1:  # of a file of more than 2 GB
         return np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
@@ -507,7 +509,7 @@ def _pack_model(
 
 def _pack(table: Any, size: int = 0, identifier: bytes | None = None) -> bytes:
     if size > MAX_BYTES:
-        raise CannotCarry("its weights are more than 2 GB")
+        raise UncarriedOperatorError("its weights are more than 2 GB")
     builder = flatbuffers.Builder(1024 + size + size // 16)
     builder.Finish(table.Pack(builder), file_identifier=identifier)
     return bytes(builder.Output())

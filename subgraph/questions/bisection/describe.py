@@ -21,25 +21,25 @@ from subgraph.questions.bisection.error_shares import measure_disturbance
 from subgraph.questions.bisection.items import Remaining, describe_kind
 from subgraph.questions.bisection.oracle import NodeOracle
 from subgraph.results.bisect import (
-    Bin,
+    AgreementEvidence,
     BisectDocument,
     BoundaryTensor,
     Contributor,
+    DeviatingElements,
     EdgeTensors,
+    ErrorGrowth,
     EvidenceLine,
     FindingCause,
     FindingDocument,
     FindingEffect,
     FindingPlace,
     FindingRun,
-    Grown,
     Histogram,
-    Irrelevant,
+    HistogramBin,
     KindDocument,
-    LookedAt,
+    MinorRegion,
     ModelDifference,
-    Nearest,
-    Off,
+    NearestAgreement,
     ProfileRow,
     RegionNodes,
     RunCounts,
@@ -132,7 +132,9 @@ def describe(
     agreeing = [row.tensor for row in profile or () if row.status is not Status.FAIL]
     inner = len(set(agreeing) - set(graph.outputs)) if profile else None
     disturbance = measure_disturbance(oracle, oracle.seen, [step.query for step in steps]) or None
-    looked_at = LookedAt(len(trials.full_model.outputs), whole_runs, inner, within, disturbance)
+    looked_at = AgreementEvidence(
+        len(trials.full_model.outputs), whole_runs, inner, within, disturbance
+    )
     result = oracle.run_result(trials.full_model)
     # the model, or the region of the user, agrees without the findings
     is_complete = (
@@ -176,7 +178,7 @@ def describe(
             outcome="pinned" if forms.only_pinned and not exit_code(findings) else findings.outcome,
             steps=list(_steps(oracle, steps)),
             alone=[
-                Irrelevant(o.signature, *_list_nodes(oracle, o.items), o.share_of_model, None)
+                MinorRegion(o.signature, *_list_nodes(oracle, o.items), o.share_of_model, None)
                 for o in findings.irrelevant
             ],
             complete=is_complete or None,
@@ -249,7 +251,7 @@ def _describe_environment(oracle: NodeOracle) -> RunEnvironment:
 
 
 def _iter_scope_notes(
-    findings: Findings, looked_at: LookedAt, whole: Verdict | None
+    findings: Findings, looked_at: AgreementEvidence, whole: Verdict | None
 ) -> Iterator[str]:
     """Yield what follows if the outputs and the searched nodes are not alike."""
     if findings.outcome is Outcome.ELSEWHERE:
@@ -474,7 +476,7 @@ def _describe_effect(oracle: NodeOracle, finding: Finding) -> FindingEffect:
         contributors.append(Contributor(label, operators, nodes[0], share))
     return FindingEffect(
         explains=finding.share_of_model,
-        growth=[Grown(n, error) for n, error in finding.accumulation.growth],
+        growth=[ErrorGrowth(n, error) for n, error in finding.accumulation.growth],
         contributors=contributors,
     )
 
@@ -548,7 +550,7 @@ def _describe_boundary(oracle: NodeOracle, region: Region) -> EdgeTensors:
 
 def _count_differences(
     oracle: NodeOracle, region: Region | None, worst: Judgement | None
-) -> tuple[Off | None, Histogram | None]:
+) -> tuple[DeviatingElements | None, Histogram | None]:
     """Return the number of elements of the decisive output that differ, and by how much."""
     if region is None or worst is None:
         return None, None
@@ -563,15 +565,19 @@ def _count_differences(
         return None, None
     d = pair.difference[pair.difference > 0] / (pair.scale or 1.0)
     decades, counts = np.unique(np.floor(np.log10(d)).astype(int), return_counts=True)
-    bins = [Bin(int(x), int(n)) for x, n in zip(decades, counts, strict=True)]
+    bins = [HistogramBin(int(x), int(n)) for x, n in zip(decades, counts, strict=True)]
     histogram = Histogram(pair.compared - int(d.size), bins, pair.size - pair.compared)
-    return Off(pair.changed, pair.size), histogram
+    return DeviatingElements(pair.changed, pair.size), histogram
 
 
-def _find_nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> Nearest | None:
+def _find_nearest(
+    oracle: NodeOracle, finding: Finding, steps: Sequence[Step]
+) -> NearestAgreement | None:
     if finding.neighbor is None:
         return None
     without, *_ = _list_nodes(oracle, [k for k in finding.items if k not in finding.neighbor])
     labels, nodes, _ = _list_nodes(oracle, finding.neighbor)
     step = next((s for s in steps if s.items == finding.neighbor and s.answer.verdict), None)
-    return Nearest(without, labels, nodes, _find_worst_error(step.answer.verdict if step else None))
+    return NearestAgreement(
+        without, labels, nodes, _find_worst_error(step.answer.verdict if step else None)
+    )

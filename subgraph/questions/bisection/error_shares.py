@@ -17,7 +17,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.iterables import ungroup
 from subgraph.questions.bisection.items import NodeItems
-from subgraph.results.bisect import OtherModel, PieceCost, Saturated
+from subgraph.results.bisect import OtherModel, PieceCost, SaturatedTensor
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.oracle import (
     Answer,
@@ -315,7 +315,7 @@ def measure_costs(items: NodeItems, other: CandidateModel) -> OtherModel:
         trials.judge.precision,
         len(groups),
         sorted(pieces, key=lambda piece: -piece.explains),
-        [Saturated(name, share) for name, share in saturated if share > 0],
+        [SaturatedTensor(name, share) for name, share in saturated if share > 0],
     )
 
 

@@ -32,8 +32,8 @@ from subgraph.results.blame import (
     BlamedRegion,
     BlamedRuntime,
     Cure,
+    ReleaseOutcomes,
     TriedRelease,
-    Versions,
 )
 from subgraph.runtime.deadline import if_time
 from subgraph.storage import folders
@@ -147,7 +147,7 @@ def _format_head(found: BlameDocument) -> str:
     return f"**{who} {does}**: {clean(region.why)}"
 
 
-def format_history(versions: Versions) -> str:
+def format_history(versions: ReleaseOutcomes) -> str:
     """Return `1.15.0 … 1.31.1 wrong, 1.32.0 right (4 of 36 tried)`."""
     tried = f"{len(versions.tried)} of {count(versions.releases, 'release')} tried"
     return f"{format_states(versions.tried)} ({tried})"

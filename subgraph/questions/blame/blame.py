@@ -18,7 +18,7 @@ from subgraph.questions.blame.cures import Prover, open_prover
 from subgraph.questions.blame.maker import Maker, Remade
 from subgraph.questions.blame.rewritten import Rewriter
 from subgraph.results.bisect import Healing
-from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
+from subgraph.results.blame import Cure, ReleaseOutcomes, ReleaseState, TriedRelease
 from subgraph.runtime.reference import Reference
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
@@ -213,7 +213,7 @@ class Blame:
 
     # ------------------------------------------------------------ releases
 
-    def history(self, asked: ReleasesAsked) -> Versions:
+    def history(self, asked: ReleasesAsked) -> ReleaseOutcomes:
         """Return the releases with their results for the region.
 
         Raises:
@@ -294,7 +294,7 @@ class Blame:
         self,
         passes: Sequence[Sequence[str]],
         switches: Mapping[str, StringMap],
-        history: Versions | None,
+        history: ReleaseOutcomes | None,
         asked: ReleasesAsked | None,
         work: Path,
         place: Path,
@@ -352,7 +352,7 @@ def _iter_candidates(
     prover: Prover,
     passes: Sequence[Sequence[str]],
     switches: Mapping[str, StringMap],
-    history: Versions | None,
+    history: ReleaseOutcomes | None,
     asked: ReleasesAsked | None,
 ) -> Iterator[Cure]:
     candidate = blame.trials.runtime.candidate

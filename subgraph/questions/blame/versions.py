@@ -12,14 +12,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from subgraph.results.blame import ReleaseState, TriedRelease, Versions
+from subgraph.results.blame import ReleaseOutcomes, ReleaseState, TriedRelease
 
 MAX_RELEASES_TRIED_EACH = 7  # releases of which each is tried
 
 
 def search(
     releases: Sequence[str], used: int, ask: Callable[[str], TriedRelease], most: int | None = None
-) -> tuple[Versions, list[str]]:
+) -> tuple[ReleaseOutcomes, list[str]]:
     """Try releases, the oldest first, around the one that is used, whose answer costs nothing.
 
     `ask` is called once per release; `most`: how often, but for changes that were found: log₂ of
@@ -83,7 +83,7 @@ class _Asked:
         return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
 
 
-def _list_history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
+def _list_history(asked: _Asked, used: int) -> tuple[ReleaseOutcomes, list[str]]:
     tried = [asked.states[k] for k in sorted(asked.states)]
     own = next(k for k, t in enumerate(tried) if t.version == asked.releases[used])
     state = tried[own].state
@@ -112,4 +112,4 @@ def _list_history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
     )
     unknown = {t.version: t.why for t in tried if t.state is ReleaseState.UNKNOWN}
     releases = len(asked.releases)
-    return Versions(wrong, right, unknown, first_wrong, first_right, releases, tried), notes
+    return ReleaseOutcomes(wrong, right, unknown, first_wrong, first_right, releases, tried), notes

@@ -42,7 +42,7 @@ from subgraph.results.plan import (
     PlanScore,
     PlanSetup,
     PlanTrials,
-    PlanTried,
+    TriedPlan,
 )
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline, if_time
@@ -402,7 +402,7 @@ def _make_document(
         trials=PlanTrials(
             runs=planner.runs,
             seconds=round(time.monotonic() - began, 3),
-            tried=[PlanTried(t.kept, t.judged.agrees, t.judged.score, t.judged.why) for t in tried],
+            tried=[TriedPlan(t.kept, t.judged.agrees, t.judged.score, t.judged.why) for t in tried],
             sensitivity=[
                 PlaceError(planner.models.places[k].name, error)
                 for k, error in sorted(planner.errors.items())

@@ -24,7 +24,7 @@ _GOLDEN = re.compile(r"(?P<node>[^/]+)\.(?P<index>\d+)\.\d{16}$")
 MAX_HEADER = 16 << 10  # bytes; numpy's reader takes 10,000
 
 
-class BadHeader(ValueError):
+class HeaderError(ValueError):
     """A header that cannot be right; the caller adds the file's name."""
 
 
@@ -57,7 +57,7 @@ def parse(data: bytes, size: int) -> Header:
     """Return the header in the first bytes of a .npy of `size` bytes.
 
     Raises:
-        BadHeader: there is no header, it holds Python objects, or it promises more bytes than the
+        HeaderError: there is no header, it holds Python objects, or it promises more bytes than the
             file has.
     """
     file = BytesIO(data)
@@ -68,15 +68,15 @@ def parse(data: bytes, size: int) -> Header:
             read = npy_format.read_array_header_1_0
         shape, fortran, dtype = read(file)
     except NPY_ERRORS as e:
-        raise BadHeader(f"no .npy: {e}") from e
+        raise HeaderError(f"no .npy: {e}") from e
     if dtype.hasobject or dtype.names is not None:
-        raise BadHeader("it holds Python objects or records, which are not read")
+        raise HeaderError("it holds Python objects or records, which are not read")
     if not is_possible_shape(shape) or not dtype.itemsize:
-        raise BadHeader(f"its header has shape {list(shape)} of {dtype}")
+        raise HeaderError(f"its header has shape {list(shape)} of {dtype}")
     header = Header(shape, fortran, dtype, file.tell(), math.prod(shape) * dtype.itemsize)
     if header.offset + header.nbytes > size:
         held = size - header.offset
-        raise BadHeader(f"its header promises {header.nbytes} bytes of values; it has {held}")
+        raise HeaderError(f"its header promises {header.nbytes} bytes of values; it has {held}")
     return header
 
 

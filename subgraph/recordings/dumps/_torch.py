@@ -38,7 +38,7 @@ FOLLOWED = frozenset(
 )
 
 
-class NotRead(ValueError):
+class UnreadableError(ValueError):
     """An archive that torch did not write, or that holds more than tensors, dicts and lists."""
 
 
@@ -62,7 +62,7 @@ def read_tensors(files: Files, name: str) -> dict[str, TorchTensor]:
     with reading, zipfile.ZipFile(files.path(name)) as archive:
         info = next((i for i in archive.infolist() if i.filename.endswith("/data.pkl")), None)
         if info is None or info.file_size > MAX_PICKLE or info.compress_type != zipfile.ZIP_STORED:
-            raise NotRead("no archive of torch.save")
+            raise UnreadableError("no archive of torch.save")
         return dict(_iter_tensors(_Unpickler(BytesIO(archive.read(info))).load()))
 
 
@@ -76,7 +76,7 @@ def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
         end = f"/data/{tensor.storage}"
         info = next(i for i in archive.infolist() if i.filename.endswith(end))
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > files.sizes[name]:
-            raise NotRead("a compressed storage")
+            raise UnreadableError("a compressed storage")
         flat = np.frombuffer(bytearray(archive.read(info)), find_dtype(tensor.dtype))
     shape = tensor.shape
     strides = tensor.strides
@@ -111,7 +111,7 @@ class _Function(str):
     """The name of a function or type, which is not looked up."""
 
     def __call__(self, *_: Any) -> Any:
-        raise NotRead(f"it calls {self}")
+        raise UnreadableError(f"it calls {self}")
 
 
 def _rebuild(
@@ -121,7 +121,7 @@ def _rebuild(
     dims = tuple(map(int, shape))
     steps = tuple(map(int, strides))
     if not is_possible_shape(dims) or len(dims) != len(steps):
-        raise NotRead(f"a tensor of shape {list(dims)}")
+        raise UnreadableError(f"a tensor of shape {list(dims)}")
     return TorchTensor(key, dtype, int(offset), dims, steps)
 
 
@@ -136,7 +136,7 @@ class _Actions(dict[int, Any]):
     """The action for each opcode that is followed."""
 
     def __missing__(self, code: int) -> Any:
-        raise NotRead(f"it holds more than tensors ({OPCODES.get(code, code)})")
+        raise UnreadableError(f"it holds more than tensors ({OPCODES.get(code, code)})")
 
 
 class _Unpickler(pickle._Unpickler):
@@ -156,5 +156,5 @@ class _Unpickler(pickle._Unpickler):
         _, kind, key, *_ = words
         dtype = STORAGES.get(kind.rpartition(" ")[2], "") if isinstance(kind, _Function) else ""
         if not dtype:
-            raise NotRead(f"a storage of {kind}")
+            raise UnreadableError(f"a storage of {kind}")
         return str(key), dtype

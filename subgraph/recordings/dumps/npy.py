@@ -61,7 +61,7 @@ def _read_member(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> 
         member.seek(header.offset)
         data = member.read(header.nbytes)
         if len(data) != header.nbytes:
-            raise _npy.BadHeader(f"{info.filename} ends early")
+            raise _npy.HeaderError(f"{info.filename} ends early")
         return _npy.convert_to_native(header.array(np.frombuffer(bytearray(data), np.uint8)), dtype)
 
 
@@ -74,6 +74,6 @@ def _open_member(
         if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (
             info.compress_size + 1
         ):
-            raise _npy.BadHeader(f"{info.filename} says {info.file_size} bytes")
+            raise _npy.HeaderError(f"{info.filename} says {info.file_size} bytes")
         with zipfile.ZipFile(files.path(name)) as archive, archive.open(info) as member:
             yield member, _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)

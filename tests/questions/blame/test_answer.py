@@ -11,7 +11,7 @@ from onnx import helper
 from subgraph.documents import from_json, to_json
 from subgraph.questions.blame.answer import format_states, list_plain_lines, make_paragraph
 from subgraph.questions.blame.attributes import describe_node
-from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
+from subgraph.results.blame import BlameDocument, Cure, ReleaseOutcomes, ReleaseState, TriedRelease
 from subgraph.verdict import Signature
 from tests.helpers.facts import has_line
 
@@ -53,7 +53,7 @@ def tried(states: str) -> list[TriedRelease]:
 
 
 def test_releases_are_spans_in_their_order() -> None:
-    history = Versions(
+    history = ReleaseOutcomes(
         ["1.2", "1.3"], ["1.1", "1.4"], {"1.0": "no wheel"}, "1.2", "1.4", 36, tried("urwwr")
     )
     assert "1.2 … 1.3 wrong" in make_paragraph(found(versions=history))

@@ -6,13 +6,13 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from subgraph.questions.blame.versions import MAX_RELEASES_TRIED_EACH, search
-from subgraph.results.blame import ReleaseState, TriedRelease, Versions
+from subgraph.results.blame import ReleaseOutcomes, ReleaseState, TriedRelease
 from tests.helpers.facts import has_line
 
 LETTERS = {"r": ReleaseState.RIGHT, "w": ReleaseState.WRONG, "u": ReleaseState.UNKNOWN}
 
 
-def run(truth: str, used: int) -> tuple[Versions, list[str], list[str]]:
+def run(truth: str, used: int) -> tuple[ReleaseOutcomes, list[str], list[str]]:
     """The search on a history, a letter per release; what it asked, in order; its notes."""
     releases = [f"1.{k}" for k in range(len(truth))]
     asked = []

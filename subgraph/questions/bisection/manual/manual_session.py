@@ -249,7 +249,7 @@ class Session(SavedSession):
             place = self.place_of(answer.number)
             try:
                 results[key] = from_entry(StoreEntry(store_entry.read_verified(place, key), place))
-            except (store_entry.Damaged, OSError, ValueError, InputError) as e:
+            except (store_entry.DamagedEntryError, OSError, ValueError, InputError) as e:
                 number = answer.number
                 log.warning("the outputs of task %d are damaged (%s): it is open again", number, e)
         return results
