@@ -110,7 +110,7 @@ EDGES = dict.fromkeys(WORKS, H) | {
 def subcut(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Callable[..., Result]:
     """The command line in this process, with the shared reference."""
     monkeypatch.setattr(
-        "subgraph.commands.resolve.Asked.reference",
+        "subgraph.commands.resolve.ResolvedOptions.reference",
         lambda *_, **__: contextlib.nullcontext(reference),
     )
 
