@@ -96,7 +96,7 @@ def find_disagreement(
     """
     sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
     limits = Settings(
-        max_time=parse_seconds(search.max_time), workers=ResolvedOptions(settings).jobs(None)
+        max_time=parse_seconds(search.max_time), workers=ResolvedOptions(settings).count_jobs(None)
     )
     with ExitStack() as stack:
         resolved = ResolvedOptions(
@@ -115,7 +115,7 @@ def find_disagreement(
         choice = OutputChoice(may_be_empty=tuple(may_be_empty))
         setup = Setup(candidate, feeding, search.output, rule, choice=choice)
         workers = stack.enter_context(open_workers(candidate))
-        running = stack.enter_context(resolved.reference())
+        running = stack.enter_context(resolved.start_reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
         verdict, is_settled = _run_full_model(trials)
         fact = clean(f"{path.name} on {candidate.name}: {_find_reason(verdict)}")

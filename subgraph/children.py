@@ -35,7 +35,7 @@ class CommandOutput(NamedTuple):
     out: bytes
     err: bytes
 
-    def last_lines(self, count: int, *skipped: str) -> list[str]:
+    def list_last_lines(self, count: int, *skipped: str) -> list[str]:
         """Return the last lines of standard error, or of standard output if there is no error text.
 
         Empty lines and lines that begin with a text of `skipped` do not count.
@@ -50,7 +50,7 @@ class CommandOutput(NamedTuple):
         Raises:
             OutputError: The last lines of the failed command report a full disk.
         """
-        said = " ".join(self.last_lines(MAX_LAST_LINES))
+        said = " ".join(self.list_last_lines(MAX_LAST_LINES))
         if self.code and DISK_FULL.search(said):
             raise OutputError(
                 f"a disk is full: {said}",

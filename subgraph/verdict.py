@@ -171,7 +171,7 @@ class Verdict(Graded):
         """Return the largest error of an output by a metric; `unknown` for one without it."""
         return max((judged.errors.get(metric, unknown) for judged in self.outputs), default=0.0)
 
-    def document(self) -> VerdictDocument:
+    def to_document(self) -> VerdictDocument:
         """Return the verdict as a document has it."""
         return VerdictDocument(
             self.status,
@@ -189,7 +189,7 @@ class Verdict(Graded):
 
     def to_json(self) -> JsonObject:
         """Return plain data; NaN and infinities as texts."""
-        return dict(to_json(self.document()))
+        return dict(to_json(self.to_document()))
 
 
 @frozen

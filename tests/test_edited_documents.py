@@ -155,8 +155,8 @@ def _no_process(*_: object, **__: object) -> None:
 
 def _looked_at(server: ViewServer, poll_interval: float) -> None:
     """What the page asks first."""
-    server.session.about()
-    server.session.layout(LayoutRequest())
+    server.session.describe_model()
+    server.session.lay_out(LayoutRequest())
     json.dumps(server.session.runs.wait_for_events(0, 0))
 
 

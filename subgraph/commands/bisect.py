@@ -124,7 +124,7 @@ def bisect(
     model_path = resolved.model_path
     _ = resolved.criterion  # a mistake there is reported first
     chosen = OutputChoice.parse(**vars(compared))
-    jobs_at_once = resolved.jobs(jobs)
+    jobs_at_once = resolved.count_jobs(jobs)
     limits = Settings(
         max_trials, parse_seconds(max_time), jobs_at_once, inside=inside, repeat=repeat
     )
@@ -138,11 +138,11 @@ def bisect(
     if recordings and not resolved.settings.get("candidate", candidate_options.spec):
         given.refuse_beside("--recorded", NEEDS_CANDIDATE)
         return bisect_recorded(resolved, recordings, freeze=not no_freeze)
-    setup = replace(resolved.setup(candidate_options, freeze=not no_freeze), choice=chosen)
-    limits = replace(limits, workers=resolved.jobs(jobs, setup.candidate))
+    setup = replace(resolved.make_setup(candidate_options, freeze=not no_freeze), choice=chosen)
+    limits = replace(limits, workers=resolved.count_jobs(jobs, setup.candidate))
     if loop:
         given.refuse_beside("--loop")
-        with resolved.reference() as reference:
+        with resolved.start_reference() as reference:
             return bisect_loop(
                 model_path,
                 Path(loop),
@@ -153,7 +153,7 @@ def bisect(
                 force=result.force,
             )
     with (
-        resolved.reference() as reference,
+        resolved.start_reference() as reference,
         open_search(
             model_path, setup, reference, recordings, limits, within or "", result.force, begin
         ) as bisection,

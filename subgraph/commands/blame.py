@@ -110,12 +110,12 @@ def blame(
     if case:
         chosen = find_candidate_of_case(resolved, case, spec)
     else:
-        chosen = resolved.candidate(spec, model_path)
+        chosen = resolved.make_candidate(spec, model_path)
     if releases:
         releases.check(chosen.backend)
     settings = Settings(max_time=limit and MAX_SEARCH_SHARE * limit)
     with ExitStack() as stack:
-        reference = stack.enter_context(resolved.reference())
+        reference = stack.enter_context(resolved.start_reference())
         maker = None
         own_model: Path | CandidateModel | None = None
         if made_by:

@@ -174,7 +174,9 @@ def replay(
     resolved = replace(resolved, path=case.place / MODEL)
     chosen = find_candidate_of_case(resolved, case, candidate)
     labels = case.labels or ("",)
-    verdicts = [_judge(case, k, chosen, criterion, resolved.reference) for k in range(len(labels))]
+    verdicts = [
+        _judge(case, k, chosen, criterion, resolved.start_reference) for k in range(len(labels))
+    ]
     rows = [
         {"sample": label, **verdict.to_json()}
         for label, verdict in zip(labels, verdicts, strict=True)
@@ -250,7 +252,7 @@ def find_candidate_of_case(
 
     candidate = None if spec else find_candidate(case)
     if candidate is None:
-        return resolved.candidate(spec, case.place / MODEL)
+        return resolved.make_candidate(spec, case.place / MODEL)
     precision = candidates.parse_precision("--precision", resolved.runtime.precision)
     candidate = replace(candidate, precision=precision) if precision else candidate
     log.info("candidate %s, as the case was found", clean(candidate.name))

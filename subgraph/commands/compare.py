@@ -158,20 +158,20 @@ def compare(
     specs: Sequence[str | None] = candidate or [None]
     setups = [
         replace(
-            resolved.setup(replace(candidate_options, spec=spec), freeze=not no_freeze),
+            resolved.make_setup(replace(candidate_options, spec=spec), freeze=not no_freeze),
             score=wanted,
             choice=chosen,
         )
         for spec in specs
     ]
-    with resolved.reference() as reference:
+    with resolved.start_reference() as reference:
         found = [
             _compare(
                 model_path,
                 setup,
                 reference,
                 of_one,
-                resolved.jobs(jobs, setup.candidate),
+                resolved.count_jobs(jobs, setup.candidate),
                 len(setups) > 1,
             )
             for setup, of_one in zip(setups, _separate(choice, setups), strict=True)
@@ -250,10 +250,10 @@ def _compare(
         graph, feeding, names = stack.enter_context(there)
         setup = replace(setup, feeding=feeding)
         suffix = "-at" if choice.is_part else ""
-        choice = choice.inside(names)
+        choice = choice.enter_body(names)
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials.runtime)
-            words = choice.words(trials.model)
+            words = choice.list_names(trials.model)
             prepared = prepare(trials, select_tensors(trials.model, words))
             trials = prepared.trials
             comparison = compare_tensors(

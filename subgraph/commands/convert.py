@@ -146,7 +146,10 @@ def _convert_to_opset(
         )
     graph = load(path)
     draft = convert_opset(graph, opset)
-    with nullcontext() if no_check else check.reference() as reference, draft.write(target) as new:
+    with (
+        nullcontext() if no_check else check.start_reference() as reference,
+        draft.write(target) as new,
+    ):
         lines, rows = edit.compare_outputs(graph, new, check.feeding, reference)
     if no_check:
         lines = ["outputs  not run (--no-check)"]
@@ -157,7 +160,7 @@ def _convert_to_opset(
         hint = f"subcut bisect {system.quote(str(path))} -c {system.quote(str(target))}"
         lines.append(f"find the node: {clean(hint)}")
     lines = [f"{clean(path.name)}, {draft.remarks.pop(0)}", *lines]
-    return edit.result("convert", target, draft, lines, rows, exit_code=code)
+    return edit.make_result("convert", target, draft, lines, rows, exit_code=code)
 
 
 def _find_converter(source: Path) -> tuple[str, Converter]:
@@ -295,7 +298,7 @@ def _convert_by_command(
 
 def _find_refusal(check: ResolvedOptions, graph: Graph) -> str:
     """Return the reason why the reference does not load the new model; "" if it does."""
-    with check.reference() as reference, folders.make_temporary() as folder:
+    with check.start_reference() as reference, folders.make_temporary() as folder:
         try:
             reference.load_model("converted", load(graph.path).model, graph.path, folder)
         except Refused as e:

@@ -162,7 +162,7 @@ def cut(
         )
     # The process that runs the reference starts before the model is read.
     is_idle = no_capture or dry_run
-    with contextlib.nullcontext() if is_idle else resolved.reference() as reference:
+    with contextlib.nullcontext() if is_idle else resolved.start_reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
             from subgraph.origins.caffe.conversion import expand_layers

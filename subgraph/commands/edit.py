@@ -134,7 +134,7 @@ def compare_outputs(
     return [head, *align_columns(cells)], [asdict(row) for row in rows]
 
 
-def result(
+def make_result(
     command: str,
     path: Path,
     draft: Draft,
@@ -219,7 +219,7 @@ def replace(
     feeding = resolved.feeding
     names = read_maps(tensor_map)
     with (
-        contextlib.nullcontext() if file.no_run else resolved.reference() as reference,
+        contextlib.nullcontext() if file.no_run else resolved.start_reference() as reference,
         folders.make_temporary() as temporary,
     ):
         graph = load(path)
@@ -245,7 +245,7 @@ def replace(
         f"{count(replaced_nodes, 'node')} → {count(piece.nodes, 'node')} of"
         f" {clean(str(piece_path))}"
     )
-    return result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
+    return make_result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
 
 
 @options.add_option_groups("precision", "timeout", "memory_limit")
@@ -290,7 +290,7 @@ def merge(
     checks = []
     with draft.write(new) as aside:
         if not file.no_run:
-            with resolved.reference() as reference:
+            with resolved.start_reference() as reference:
                 maps = require_runs(aside, resolved.feeding, reference)
             left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
             checks.append(f"check    the reference runs it{left}")
@@ -303,7 +303,7 @@ def merge(
     ):
         lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
     lines += checks
-    return result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])
+    return make_result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])
 
 
 @options.add_option_groups("precision", "timeout", "memory_limit")
@@ -363,7 +363,7 @@ def remove(
     new = find_free_path(file, path, [path])
     feeding = resolved.feeding
     with (
-        contextlib.nullcontext() if file.no_run else resolved.reference() as reference,
+        contextlib.nullcontext() if file.no_run else resolved.start_reference() as reference,
         folders.make_temporary() as temporary,
     ):
         graph = load(path)
@@ -396,4 +396,4 @@ def remove(
             f"{clean(str(kept))}   the tail; back: subcut merge {clean(str(new))}"
             f" {clean(str(kept))}"
         )
-    return result("remove", new, draft, [head, *lines], rows, tail=str(kept) if kept else None)
+    return make_result("remove", new, draft, [head, *lines], rows, tail=str(kept) if kept else None)

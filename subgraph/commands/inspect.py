@@ -290,7 +290,7 @@ class _Form:
         """Return whether the node has a row: a constant is a weight, and has none by default."""
         return self.width is None or node.op != CONSTANT or bool(node.domain)
 
-    def tensor(self, tensor: TensorInfo, *, is_end: bool = False) -> list[str]:
+    def describe_tensor(self, tensor: TensorInfo, *, is_end: bool = False) -> list[str]:
         """Return the cells of a tensor: type and shape, what is declared if that differs, range.
 
         Args:
@@ -421,8 +421,8 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
     for f in document.functions:
         name = ".".join(clean(part) for part in (f.domain, f.name, f.overload) if part)
         yield f"function {name}   {count(f.nodes, 'node')}, called {count(f.calls, 'time')}"
-    rows = [["in", *form.tensor(t, is_end=True)] for t in document.inputs]
-    rows += [["out", *form.tensor(t, is_end=True)] for t in document.outputs]
+    rows = [["in", *form.describe_tensor(t, is_end=True)] for t in document.inputs]
+    rows += [["out", *form.describe_tensor(t, is_end=True)] for t in document.outputs]
     yield from form.format_table(["", *_TENSOR], rows)
     yield from (f"  {clean(t.name)}: {clean(t.values)}" for t in document.inputs if t.values)
     yield ""
@@ -430,7 +430,7 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
     for node in filter(form.is_shown, document.nodes):
         first = [f"#{node.index}", clean(node.name), _name_op(node)]
         for tensor in node.outputs:
-            rows.append([*first, *form.tensor(tensor)])
+            rows.append([*first, *form.describe_tensor(tensor)])
             first = ["", "", ""]
     yield from form.format_table(["#", "node", "op", *_TENSOR], rows)
 
@@ -440,7 +440,7 @@ def _iter_nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
         yield f"{clean(document.selector)}  {count(document.nodes, 'node')}"
         rows = []
         for node in document.nodes:
-            rows += [[_name_node(node), *form.tensor(tensor)] for tensor in node.outputs]
+            rows += [[_name_node(node), *form.describe_tensor(tensor)] for tensor in node.outputs]
         yield from form.format_table(["node", *_TENSOR], rows)
         return
     for node in document.nodes:
@@ -487,14 +487,14 @@ def _iter_boundary(
     shapes: Iterable[EnteringTensor],
     outputs: Iterable[LeavingTensor],
 ) -> Iterable[str]:
-    rows = [["in", *form.tensor(t), f"from {_name_maker(t.made_by)}"] for t in inputs]
+    rows = [["in", *form.describe_tensor(t), f"from {_name_maker(t.made_by)}"] for t in inputs]
     rows += [
-        ["shape", *form.tensor(t), f"from {_name_maker(t.made_by)}, frozen in a cut"]
+        ["shape", *form.describe_tensor(t), f"from {_name_maker(t.made_by)}, frozen in a cut"]
         for t in shapes
     ]
     for t in outputs:
         readers = [*map(_name_node, t.read_by), *(["the model's output"] * t.is_output)]
-        rows.append(["out", *form.tensor(t), f"to {', '.join(readers) or 'nobody'}"])
+        rows.append(["out", *form.describe_tensor(t), f"to {', '.join(readers) or 'nobody'}"])
     return form.format_table(["", *_TENSOR, ""], rows)
 
 

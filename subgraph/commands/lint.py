@@ -140,7 +140,7 @@ def lint(
         words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
         words += ["--to", document.precision, "--rescale"]
         following.append(NextCommand("bring these tensors into range, and prove it", words))
-    return Result(document, text(document), following)
+    return Result(document, render_findings(document), following)
 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
@@ -155,7 +155,7 @@ def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
 # ------------------------------------------------------------ text
 
 
-def text(document: LintDocument) -> str:
+def render_findings(document: LintDocument) -> str:
     """Return the findings for people: warnings first, each fix once, equal findings folded into one
     line."""
     width = max((len(clean(f.rule)) for f in document.findings), default=0)

@@ -114,7 +114,7 @@ def start(
     folder = sessions.find_folder(resolved.output)
     sessions.require_none(folder, result.force)
     with ExitStack() as stack:
-        reference = stack.enter_context(resolved.reference())
+        reference = stack.enter_context(resolved.start_reference())
         graph = load(model_path)
         notes = resolve.log_random_inputs(feeding)
         request = replace(request, feeding=feeding.options, notes=notes)
@@ -335,7 +335,7 @@ def _continue(manual: Session, trust: bool) -> Result:
     resolve.require_trust(
         resolve.find_criterion_code(manual.request.criterion, manual.origin), trust
     )
-    with _read_options(manual, trust=trust).reference() as reference:
+    with _read_options(manual, trust=trust).start_reference() as reference:
         graph = load(path)
         if advance.digest_model(graph) != manual.model.digest:
             raise UsageError(

@@ -89,10 +89,10 @@ def plan(
         max_time=parse_seconds(max_time) or math.inf,
         replaces=resolved.result.force,
     )
-    setup = replace(resolved.setup(replace(candidate_options, spec=candidate)), score=wanted)
-    request = replace(request, jobs=resolved.jobs(jobs, setup.candidate))
+    setup = replace(resolved.make_setup(replace(candidate_options, spec=candidate)), score=wanted)
+    request = replace(request, jobs=resolved.count_jobs(jobs, setup.candidate))
     log_random_inputs(resolved.feeding)
-    with resolved.reference() as reference:
+    with resolved.start_reference() as reference:
         document = make_plan(load(path), setup, reference, request, make_command_line())
     following = list(_iter_next(document, is_other_model=bool(candidate_options.other_model)))
     return Result(document, format_text(document), following)

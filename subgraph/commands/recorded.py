@@ -67,12 +67,12 @@ class TensorChoice:
         """Whether only some nodes are named."""
         return bool(self.at or self.start or self.end)
 
-    def inside(self, names: Sequence[str]) -> TensorChoice:
+    def enter_body(self, names: Sequence[str]) -> TensorChoice:
         """Return the choice with the names of a body's graph; "" for all of it."""
         at, start, end = split_names(tuple(names), len(self.at), len(self.start))
         return replace(self, at=at, start=start, end=end)
 
-    def words(self, model: ReferenceModel) -> Sequence[str]:
+    def list_names(self, model: ReferenceModel) -> Sequence[str]:
         """Return names and globs for `trials.compare_tensors`; empty for all tensors.
 
         Raises:
@@ -186,13 +186,13 @@ def compare_recorded(
     feeding = feeding or resolved.feeding
     npu = criterion == MSACCUCMP
     with (
-        resolved.reference() as reference,
+        resolved.start_reference() as reference,
         device_runs.open_runs(graph := load(path), recordings, feeding) as recorded,
         recorded.open_judge(
             graph, reference, resolved.output, criterion, choice=recordings.choice
         ) as (judge, limited),
     ):
-        names = select_tensors(judge.model, choice.words(judge.model))
+        names = select_tensors(judge.model, choice.list_names(judge.model))
         compared = compare_runs(judge, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
         comparison = make_document(
@@ -233,7 +233,7 @@ def bisect_recorded(
     graph = load(resolved.model_path)
     feeding = resolved.feeding
     with (
-        resolved.reference() as reference,
+        resolved.start_reference() as reference,
         device_runs.open_runs(graph, recordings, feeding) as recorded,
     ):
         candidate = recorded.candidate

@@ -144,7 +144,7 @@ class ResolvedOptions:
             log.info("inputs: those of the case, %s", clean(files[0]))
         return Feeding(
             inputs=tuple(settings.get("input", files, [])),
-            shapes=self._read("shape", inputs.shape, shapes, []),
+            shapes=self._read("shape", inputs.shape, parse_shapes, []),
             seed=settings.get("seed", inputs.seed, 0),
             picture=ImageOptions(
                 self._read("mean", inputs.mean, partial(_parse_channel_numbers, "--mean", 0.0)),
@@ -188,7 +188,7 @@ class ResolvedOptions:
             judge.parse_criterion(words)
         return words
 
-    def reference(self) -> Reference:
+    def start_reference(self) -> Reference:
         """Start the reference's process.
 
         Raises:
@@ -236,7 +236,7 @@ class ResolvedOptions:
 
     # ------------------------------------------------------------ what is judged
 
-    def candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
+    def make_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
         """Return `choose_candidate` for a process of subcut, which ends the candidate's orphans."""
         from subgraph.system import adopt_orphans
 
@@ -306,7 +306,7 @@ class ResolvedOptions:
             )
         return candidate
 
-    def setup(self, options: CandidateOptions, *, freeze: bool = True) -> Setup:
+    def make_setup(self, options: CandidateOptions, *, freeze: bool = True) -> Setup:
         """Return everything that trials on a candidate depend on in addition to the model.
 
         A SPEC that is the file of a model is the candidate's model.
@@ -319,7 +319,7 @@ class ResolvedOptions:
         if not options.other_model and is_named_as_model(options.spec or ""):
             options = replace(options, spec=None, other_model=options.spec)
         other, tensor_map = find_other_model(options)
-        candidate = self.candidate(options.spec, other or self.model_path)
+        candidate = self.make_candidate(options.spec, other or self.model_path)
         return Setup(
             candidate,
             self.feeding,
@@ -333,7 +333,7 @@ class ResolvedOptions:
 
     # ------------------------------------------------------------ further options
 
-    def jobs(self, typed: int | None, candidate: Candidate | None = None) -> int:
+    def count_jobs(self, typed: int | None, candidate: Candidate | None = None) -> int:
         """Return the number of candidates that run at once; by default as many as this one's hosts
         or executor take.
 
@@ -567,7 +567,7 @@ def read_score(options: ScoreOptions) -> Wanted | None:
     return make_wanted(options.score, options.drop, least, options.labels)
 
 
-def shapes(words: Sequence[str]) -> dict[str, list[int]]:
+def parse_shapes(words: Sequence[str]) -> dict[str, list[int]]:
     """Parse `NAME=1x3x224x224` into {"NAME": [1, 3, 224, 224]}; `×`, `,` and `*` separate, too.
 
     Raises:

@@ -71,9 +71,9 @@ def sweep(
     resolved = ResolvedOptions(comparison=comparison, runtime=runtime, result=result)
     criterion = resolved.criterion
     parent = resolved.output
-    resolved.jobs(jobs)
+    resolved.count_jobs(jobs)
     specs: list[str | None] = [*candidate] if candidate else [None]
-    candidates = [resolved.candidate(spec) for spec in specs]
+    candidates = [resolved.make_candidate(spec) for spec in specs]
     if resolved.settings.get("timeout", runtime.timeout) is None:
         # the models are tiny: one that hangs should cost a minute, not ten
         candidates = [
@@ -95,7 +95,7 @@ def sweep(
         for running in sweep.candidates:
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))
-        rows = sweep.rows(max(resolved.jobs(jobs, c) for c in candidates))
+        rows = sweep.rows(max(resolved.count_jobs(jobs, c) for c in candidates))
         document = sweep_document(sweep, rows, places, make_command_line())
         result_folder.save(sweep, rows, places, document)
     shown = render_sweep(document).rstrip()

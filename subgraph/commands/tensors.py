@@ -183,7 +183,7 @@ def dump(
     resolved = ResolvedOptions(
         model=model, weights=weights, inputs=inputs, runtime=runtime, result=result
     )
-    with resolved.reference() as reference:
+    with resolved.start_reference() as reference:
         graph = load(resolved.model_path)
         formats, tensor_format = read_formats(resolved, form, "npy")
         folder = Path(output) if output else resolved.output / "dump"

@@ -242,7 +242,7 @@ def _run(
     if done.code:
         if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
-        lines = (mask_logins(line) for line in done.last_lines(MAX_LAST_LINES, *UNTOLD))
+        lines = (mask_logins(line) for line in done.list_last_lines(MAX_LAST_LINES, *UNTOLD))
         raise BackendError(
             " | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed"
         )

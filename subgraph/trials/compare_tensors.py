@@ -895,7 +895,7 @@ def make_document(
     bad = comparison.first_bad
     full = comparison.full
     looks_like = comparison.looks_like
-    in_place = vars(comparison.in_place.document())
+    in_place = vars(comparison.in_place.to_document())
     del in_place["outputs"]
     return ComparisonDocument(
         exit_code=comparison.exit_code,
@@ -949,7 +949,7 @@ def add_ranking(whole: Verdict, ranking: Ranking) -> WholeDocument:
     """Return the verdict on the full model, with the agreement of its classes."""
     shares = {name: Agreement(**found) for name, found in ranking.items()}
     mute = find_mute(whole.outputs) or None
-    return WholeDocument(**vars(whole.document()), ranking=shares, mute=mute)
+    return WholeDocument(**vars(whole.to_document()), ranking=shares, mute=mute)
 
 
 def _describe_row(row: ComparisonRow) -> RowDocument:

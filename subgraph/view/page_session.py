@@ -232,7 +232,7 @@ class ViewSession:
 
     # ------------------------------------------------------------ the model
 
-    def about(self) -> JsonObject:
+    def describe_model(self) -> JsonObject:
         """Return the model's nodes, tensors and groups, and the possible runs. Linear."""
         graph = self.graph
         around = self.drawer.openable
@@ -262,7 +262,7 @@ class ViewSession:
             "recordings": list(self.options.recordings),
         }
 
-    def layout(self, asked: LayoutRequest) -> JsonObject:
+    def lay_out(self, asked: LayoutRequest) -> JsonObject:
         """Return the drawing with some groups open, and their keys.
 
         Raises:
@@ -276,7 +276,7 @@ class ViewSession:
             drawn = self.drawer.layout(keys, width, tall=asked.tall)
             return drawn.to_json() | {"open": sorted(keys)}
 
-    def node(self, index: int) -> JsonObject:
+    def describe_node(self, index: int) -> JsonObject:
         """Return a node's entry in the file: attributes, tensors with types and shapes, metadata.
 
         Raises:
@@ -324,7 +324,7 @@ class ViewSession:
         place = bisect.bisect(self.parts, number, key=lambda part: part.first) - 1
         return place, number - self.parts[place].first
 
-    def region(self, start: str, end: str) -> JsonObject:
+    def describe_region(self, start: str, end: str) -> JsonObject:
         """Return the region between two nodes, one of which may be "", and the command to cut it.
 
         Raises:
@@ -373,7 +373,7 @@ class ViewSession:
                 raise UsageError(
                     "where to cut? choose a start and an end", code="region.ends-missing"
                 )
-            self.region(asked.start, asked.end)
+            self.describe_region(asked.start, asked.end)
             ends = _ends(asked.start, asked.end)
             words = [kind, self.model, *ends, *["--dump", "all"] * asked.dump]
         elif kind == "values":
@@ -626,7 +626,7 @@ def _write_comparison_words(session: ViewSession, asked: StartRequest) -> list[s
     part = _find_part(session, names)[0] if names else session.whole
     if asked.recording and part is not session.whole:
         return []
-    nodes = session.region(asked.start, asked.end)["nodes"] if names else part.graph.nodes
+    nodes = session.describe_region(asked.start, asked.end)["nodes"] if names else part.graph.nodes
     is_large = len(nodes) > MAX_ALONE and not asked.recording
     return [*_ends(asked.start, asked.end), *["--in-place"] * is_large]
 

@@ -62,11 +62,11 @@ WATCH_SECONDS = 1.0  # between signs of life of an event stream, and looks at th
 
 # by path, the requests that it takes, and the answer
 ANSWERS: Mapping[str, tuple[type, Callable[[ViewSession, Any], object]]] = {
-    "/api/layout": (LayoutRequest, ViewSession.layout),
-    "/api/node": (NodeRequest, lambda session, asked: session.node(asked.index)),
+    "/api/layout": (LayoutRequest, ViewSession.lay_out),
+    "/api/node": (NodeRequest, lambda session, asked: session.describe_node(asked.index)),
     "/api/region": (
         RegionRequest,
-        lambda session, asked: session.region(asked.start, asked.end),
+        lambda session, asked: session.describe_region(asked.start, asked.end),
     ),
     "/api/run": (StartRequest, ViewSession.run),
     "/api/tensor": (TensorRequest, ViewSession.tensor),
@@ -106,7 +106,7 @@ class ViewServer(ThreadingHTTPServer):
         """The page's address. Browsers do not send the token after #, so no log has it."""
         return f"http://{ADDRESS}:{self.server_port}/#{self.token}"
 
-    def current(self) -> ViewSession:
+    def find_session(self) -> ViewSession:
         """Return the session of the model on disk; close the one of an older reading with its run.
 
         Raises:
@@ -222,7 +222,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _get(self, path: str) -> None:
         if path == "/api/model":
-            self._send_json(self.server.current().about())
+            self._send_json(self.server.find_session().describe_model())
         elif path == "/api/events":
             self._send_stream()
         elif path.startswith("/output/"):

@@ -178,7 +178,7 @@ def _select_plane(values: Array, planes: int, plane: int) -> Array:
 Stamp = tuple[int, ...] | None  # None: there is no such file
 
 
-class ModelChangedError(ModelError):
+class ModelChanged(ModelError):
     """The model's file is not the one that the page shows."""
 
 
@@ -206,7 +206,7 @@ class OpenedModel:
             ModelChanged: the files have changed, or the page shows another reading of them.
         """
         if key != self.key or not self.is_current:
-            raise ModelChangedError(
+            raise ModelChanged(
                 f"{self.graph.path.name} has changed on disk",
                 "reload the page; nothing was run",
                 code="model.changed",

@@ -226,8 +226,8 @@ def test_preparation_counts_as_time_of_the_command(
         time.sleep(1)
         return start(self)
 
-    start = ResolvedOptions.reference
-    monkeypatch.setattr(ResolvedOptions, "reference", start_slowly)
+    start = ResolvedOptions.start_reference
+    monkeypatch.setattr(ResolvedOptions, "start_reference", start_slowly)
     text_models.save(tmp_path / "m.onnx", "g (float[1,3] x) => (float[1,3] y) { y = Neg(x) }")
     done = subcut(command, "m.onnx", "-c", "ort", "--max-time", "1s", "--json", cwd=tmp_path)
     assert (done.code, done.document["error"]["code"]) == (5, "time.used-up"), done

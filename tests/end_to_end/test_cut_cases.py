@@ -25,7 +25,7 @@ from onnx.reference import ReferenceEvaluator
 from fixtures import oracle
 from fixtures.graphs import CASES, CutCase
 from subgraph.commands import Result
-from subgraph.commands.resolve import shapes
+from subgraph.commands.resolve import parse_shapes
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.graph.selection import select
@@ -110,7 +110,7 @@ EDGES = dict.fromkeys(WORKS, H) | {
 def subcut(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Callable[..., Result]:
     """The command line in this process, with the shared reference."""
     monkeypatch.setattr(
-        "subgraph.commands.resolve.ResolvedOptions.reference",
+        "subgraph.commands.resolve.ResolvedOptions.start_reference",
         lambda *_, **__: contextlib.nullcontext(reference),
     )
 
@@ -217,7 +217,7 @@ def model_inputs(case: CutCase, g: graph.Graph) -> dict[str, Any]:
         for flag, word in zip(case.options, case.options[1:], strict=False)
         if flag == "--shape"
     ]
-    (sample,) = Feeding(shapes=shapes(given)).plan(g, g.inputs)
+    (sample,) = Feeding(shapes=parse_shapes(given)).plan(g, g.inputs)
     return load_sample(sample)[0]
 
 

@@ -22,7 +22,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from subgraph import plugins
-from subgraph.commands.lint import text
+from subgraph.commands.lint import render_findings
 from subgraph.documents import to_json
 from subgraph.errors import InputError, Refused, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
@@ -718,7 +718,9 @@ def test_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
 def test_equal_notes_are_one_line() -> None:
     from subgraph.graph.graph import load
 
-    lines = text(lint.make_document(LintContext(load(LIGHT[-1])), ["nameless"])).splitlines()
+    lines = render_findings(
+        lint.make_document(LintContext(load(LIGHT[-1])), ["nameless"])
+    ).splitlines()
     assert (
         has_line(lines[0], "note", "nameless", "16 nodes", "#0 (ConstantOfShape)")
         and "…" in lines[0]
@@ -735,7 +737,7 @@ def test_many_equal_warnings_are_one_line_too(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, f"g (float[4] t0) => (float[4] t12) {{ {nodes} }}", domains=("my",)
     )
-    lines = text(lint.make_document(LintContext(g), ["custom-domain"])).splitlines()
+    lines = render_findings(lint.make_document(LintContext(g), ["custom-domain"])).splitlines()
     assert len(lines) == 3 and has_line(
         lines[0], "warning", "custom-domain", "12 nodes", "n0 (my.Op), n1 (my.Op)"
     )

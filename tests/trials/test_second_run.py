@@ -79,7 +79,7 @@ def test_the_piece_that_goes_wrong_later_is_wrong(
     whole, piece, others = verdicts(tmp_path, made(tmp_path, when, 3), reference, "b", "cd")
     assert whole.status is piece.status is Status.FAIL and others.status is Status.AGREE
     assert has_line(whole.why, *words) and has_line(piece.why, *words), (whole.why, piece.why)
-    assert whole.document().from_run == (3 if "third run" in words else 2)
+    assert whole.to_document().from_run == (3 if "third run" in words else 2)
 
 
 def test_samples_behind_the_first_are_later_runs(tmp_path: Path, reference: Reference) -> None:

@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from subgraph.view.values import ModelChangedError, OpenedModel, open_model
+from subgraph.view.values import ModelChanged, OpenedModel, open_model
 from tests.helpers.chain_models import chain
 from tests.helpers.refusals import raises
 
@@ -19,7 +19,7 @@ from tests.helpers.refusals import raises
 def refused(opened: OpenedModel) -> bool:
     try:
         opened.require(opened.key)
-    except ModelChangedError:
+    except ModelChanged:
         return True
     return False
 
@@ -70,5 +70,5 @@ def test_numbers_of_another_reading_are_refused(tmp_path: Path) -> None:
     one = open_model(path)
     other = open_model(path)
     for key in (other.key, None, "", 0):
-        with raises(ModelChangedError, "model.changed", "m.onnx"):
+        with raises(ModelChanged, "model.changed", "m.onnx"):
             one.require(key)

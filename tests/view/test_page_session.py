@@ -110,7 +110,7 @@ def test_the_page_knows_what_a_step_asks() -> None:
 
 
 def test_about_leads_from_a_node_to_the_groups_around_it(session: ViewSession) -> None:
-    about = session.about()
+    about = session.describe_model()
     group = about["holders"][7]
     around = []
     while group:
@@ -123,20 +123,20 @@ def test_about_leads_from_a_node_to_the_groups_around_it(session: ViewSession) -
 
 
 def test_groups_open_to_their_nodes(session: ViewSession) -> None:
-    boxes = session.layout(LayoutRequest([], 800))["boxes"]
+    boxes = session.lay_out(LayoutRequest([], 800))["boxes"]
     assert isinstance(boxes, list)
     assert [b["key"] for b in boxes if b["kind"] == "group"] == ["stage0", "stage1"]
-    opened = session.layout(LayoutRequest(["stage1"], 800))
+    opened = session.lay_out(LayoutRequest(["stage1"], 800))
     assert opened["open"] == ["stage1"] and "stage1/block3" in str(opened["boxes"])
     with raises(UsageError, "group.unknown", "x"):
-        session.layout(LayoutRequest(["x"], 800))
+        session.lay_out(LayoutRequest(["x"], 800))
 
 
 def test_node_has_all_facts_of_the_file(session: ViewSession) -> None:
-    node = session.node(2)
+    node = session.describe_node(2)
     assert node["label"] == NAMES[2] and node["inputs"][0]["name"] == "t1" and node["doc"] == ""
     with pytest.raises(UnknownName):
-        session.node(-1)
+        session.describe_node(-1)
 
 
 PADDED = """
@@ -162,7 +162,7 @@ def test_node_has_the_known_faults_of_the_candidate(
         dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, resolved, specs)
     )
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
-    said = [session.node(i)["known"] for i in range(3)]
+    said = [session.describe_node(i)["known"] for i in range(3)]
     assert said[0] == said[1] == [] and len(said[2]) == 1, said
     assert said[2][0].startswith("ort==1.31.1: ") and has_line(said[2][0], "Pad", "zeros")
 
@@ -178,7 +178,9 @@ def test_node_is_described_where_the_projects_candidate_cannot_be_read(
     assert [*typed.candidates] == ["nothing such"]
     options = replace(typed, known=partial(find_known, resolved, [*typed.candidates]))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
-    assert [(session.node(i)["op"], session.node(i)["known"]) for i in (1, 2)] == [
+    assert [
+        (session.describe_node(i)["op"], session.describe_node(i)["known"]) for i in (1, 2)
+    ] == [
         ("Pad", []),
         ("MaxPool", []),
     ]
@@ -201,27 +203,27 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewSessio
 
 
 def test_node_of_a_body_is_described_by_its_number(loop: ViewSession) -> None:
-    about = loop.about()
+    about = loop.describe_model()
     number = about["labels"].index(INNER)
-    node = loop.node(number)
+    node = loop.describe_node(number)
     assert (node["label"], node["op"]) == (INNER, about["ops"][number])
 
 
 def test_node_with_bodies_names_them(loop: ViewSession) -> None:
-    about = loop.about()
+    about = loop.describe_model()
     assert LOOP.path[0].split("/")[1] in about["bodies"][about["labels"].index("loop4")]
 
 
 def test_node_of_a_body_is_a_region(loop: ViewSession) -> None:
-    about = loop.about()
-    region = loop.region(INNER, INNER)
+    about = loop.describe_model()
+    region = loop.describe_region(INNER, INNER)
     assert region["nodes"] == [about["labels"].index(INNER)]
     assert region["outputs"] == about["makes"][region["nodes"][0]]
 
 
 def test_region_has_the_nodes_of_the_bodies_of_its_nodes(loop: ViewSession) -> None:
-    labels = loop.about()["labels"]
-    region = loop.region("loop4", "loop4")
+    labels = loop.describe_model()["labels"]
+    region = loop.describe_region("loop4", "loop4")
     assert region["nodes"] == [labels.index("loop4")]
     assert labels.index(INNER) in region["inside"]
 
@@ -235,9 +237,9 @@ def test_sizes_that_shapes_give_are_numbers(
     onnx.save(onnx.parser.parse_model(text), "m.onnx")
     options = ViewOptions({}, (), (), (), (), Path("out"), sizes=lambda _: {"batch": 2, "half": 9})
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
-    boxes = session.layout(LayoutRequest(None, 800.0))["boxes"]
+    boxes = session.lay_out(LayoutRequest(None, 800.0))["boxes"]
     assert isinstance(boxes, list) and boxes[0]["detail"] == "float32 2×9"
-    assert session.node(0)["outputs"][0]["shape"] == [2, 9]
+    assert session.describe_node(0)["outputs"][0]["shape"] == [2, 9]
 
 
 def test_candidate_of_an_opened_run_is_offered_and_its_code_is_not_run_untrusted(
@@ -256,7 +258,7 @@ def test_candidate_of_an_opened_run_is_offered_and_its_code_is_not_run_untrusted
 
 def test_region_is_in_one_graph(loop: ViewSession) -> None:
     with pytest.raises(UsageError) as error:
-        loop.region("loop4", INNER)
+        loop.describe_region("loop4", INNER)
     assert error.value.code == "region.two-graphs"
 
 
@@ -265,13 +267,13 @@ def test_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> Non
     found = InnerFinding("culprit", None, [node], ["Neg"], certified=True, case=None)
     inside = to_json(InsideDocument(LOOP.path[0], 2, 3, findings=[found]))
     links = find_links(loop, {"findings": [{"case": None, "inside": inside}]}, ())
-    assert links["inside"] == [[[loop.about()["labels"].index(INNER)]]]
+    assert links["inside"] == [[[loop.describe_model()["labels"].index(INNER)]]]
 
 
 def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
     """The document of that run has the structure of the body, which is not another model's."""
     started = record_runs(loop.runs)
-    node = loop.about()["labels"].index(INNER)
+    node = loop.describe_model()["labels"].index(INNER)
     loop.run(read_request(StartRequest, {"kind": "values", "node": node, "candidate": "ort"}))
     assert f"--at={INNER}" in started[0]
     of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
@@ -372,14 +374,14 @@ def test_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
     opened = ViewSession(
         open_model(tmp_path / "m.onnx"), "m.onnx", ViewOptions({}, (), (), (), (), tmp_path / "out")
     )
-    region = opened.region("#1", "#1")
+    region = opened.describe_region("#1", "#1")
     assert (region["nodes"], region["inside"], region["parameters"]) == ([1], [0], 3)
     assert cut_region(opened.graph, find_region(opened.graph, ["#1"], ["#1"])).parameters == 3
     opened.close()
 
 
 def test_open_end_stands_for_the_model(session: ViewSession) -> None:
-    region = session.region("", NAMES[1])
+    region = session.describe_region("", NAMES[1])
     assert (region["nodes"], region["start"], region["inputs"]) == ([0, 1], "", ["in"])
     assert region["command"] == f"subcut cut m.onnx --end={NAMES[1]}"
 
@@ -497,10 +499,12 @@ def test_node_tells_its_source_line(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     options = ViewOptions({}, (), (), (), (), tmp_path / "out")
     session = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", options)
-    assert has_line(session.node(1)["source"], "u/net.py:7")
-    assert has_line(session.node(0)["source"], "node after")  # it has none of its own
-    assert "\u202e" not in session.node(0)["label"]  # it would reverse what stands behind it
-    assert "\u202e" not in session.about()["labels"][0]
+    assert has_line(session.describe_node(1)["source"], "u/net.py:7")
+    assert has_line(session.describe_node(0)["source"], "node after")  # it has none of its own
+    assert (
+        "\u202e" not in session.describe_node(0)["label"]
+    )  # it would reverse what stands behind it
+    assert "\u202e" not in session.describe_model()["labels"][0]
 
 
 @pytest.mark.parametrize("change", ["file", "document"])
@@ -562,7 +566,7 @@ def test_types_are_inferred_once_however_many_nodes_are_looked_at(
     infer = mock.Mock(side_effect=infer_types)
     monkeypatch.setattr(describe, "infer_types", infer)
     opened = ViewSession(session.opened, "m.onnx", session.options)
-    assert [opened.node(i)["outputs"][0]["shape"] for i in range(5)] == [[1, 3]] * 5
+    assert [opened.describe_node(i)["outputs"][0]["shape"] for i in range(5)] == [[1, 3]] * 5
     assert infer.call_count == 1
 
 

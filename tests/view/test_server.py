@@ -344,7 +344,7 @@ def test_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown(
 ) -> None:
     """Node 7 of the old file is another one in the new file, whose cut would be called right."""
     old = server.session
-    first = server.session.about()["key"]
+    first = server.session.describe_model()["key"]
     chain(Path("m.onnx"), [f"new{i}" for i in range(20)])
     with mock.patch.object(Runs, "start") as start:
         for path in ("/api/layout", "/api/node", "/api/tensor", "/api/region", "/api/run"):

@@ -185,7 +185,7 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
         ) from e
     done.require_space()
     if done.code:
-        lines = done.last_lines(MAX_LAST_LINES)
+        lines = done.list_last_lines(MAX_LAST_LINES)
         what = f"{failed}: its process ended with code {done.code}"
         what += ", and said" if lines else ""
         raise ModelError(

@@ -454,7 +454,7 @@ def _describe_run(
             _find_error(judgement),
         )
     return FindingRun(
-        verdict=verdict.document() if verdict else None,
+        verdict=verdict.to_document() if verdict else None,
         worst=worst,
         off=off,
         histogram=histogram,

@@ -338,7 +338,7 @@ def run_lowering(
         ) from e
     done.require_space()
     if done.code or not made.is_file():
-        why = " ".join(done.last_lines(1)) or f"exit code {done.code}"
+        why = " ".join(done.list_last_lines(1)) or f"exit code {done.code}"
         raise ModelError(
             f"{tool} fails on {name}: {why}",
             "lower it by your own tool, and name that model with --candidate-model",

@@ -38,5 +38,5 @@ def make(making: Making, command: str) -> None:
     with explain_os_error(UsageError, what, "check its path", code="command.not-runnable"):
         done = children.run(words, timeout=SECONDS)
     if done.code:
-        said = " ".join(done.last_lines(1))
+        said = " ".join(done.list_last_lines(1))
         raise Refused(f"{words[0]} ended with exit code {done.code}: {said}", code="command.failed")

@@ -60,7 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Manual]:
     """The command line in this process, with the shared reference."""
     monkeypatch.setattr(
-        "subgraph.commands.resolve.ResolvedOptions.reference",
+        "subgraph.commands.resolve.ResolvedOptions.start_reference",
         lambda *_, **__: contextlib.nullcontext(reference),
     )
 
