@@ -204,6 +204,13 @@ def read_constant_scale(
     return Scale(tuple(map(float, steps)), tuple(map(int, zeros)), axis)
 
 
+def find_channel_axis(node: protobuf.NodeProto, rank: int) -> int:
+    """Return the axis of the output channels in the weight of an operator that reads codes."""
+    if get_attribute(node, "transB", 0):
+        return 0
+    return rank - 1 if rank == 2 or "MatMul" in node.op_type else 0
+
+
 def _read_numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
     """Return the values of a constant; None for a computed tensor, or one too long to hold a scale
     per channel."""

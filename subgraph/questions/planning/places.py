@@ -22,7 +22,7 @@ from subgraph.graph.kinds import VALUE, find_kinds
 from subgraph.graph.nested import list_bodies
 from subgraph.graph.opsets import STANDARD, find_schema, get_opset
 from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEIGHTS
-from subgraph.graph.quantization import AXIS, read_constant_scale
+from subgraph.graph.quantization import AXIS, find_channel_axis, read_constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
 from subgraph.iterables import flatten, group_values, invert
@@ -321,7 +321,7 @@ def _iter_codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
             if scale is None or stored is None:
                 continue
             if twin.ops[i] not in AXIS:
-                axis = 0 if twin.ops[i] == "QLinearConv" else stored.ndim - 1
+                axis = find_channel_axis(node, stored.ndim)
                 scale = Scale(scale.step, scale.zero, axis)
             yield Quantized(scale, str(stored.dtype)), stored
 

@@ -18,7 +18,7 @@ import numpy as np
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import get_attribute
-from subgraph.graph.quantization import unpack_blocks
+from subgraph.graph.quantization import find_channel_axis, unpack_blocks
 from subgraph.graph.region import prepare_graph
 from subgraph.storage.dtypes import count_bits, name_of
 from subgraph.storage.tensors import find_dtype
@@ -234,11 +234,12 @@ def _iter_codes(graph: Graph) -> Iterator[_Codes]:
                 real, step = unpack_blocks(node, stored, scales, zeros)
                 yield _Codes(real.T, step.T, int(get_attribute(node, "bits", 4)))
     for name in graph.weights:
-        if name.endswith(QUANTIZED):
+        readers = graph.readers.get(name, ())
+        if readers and name.endswith(QUANTIZED):
             base = name.removesuffix(QUANTIZED)
             values = [graph.array(base + suffix) for suffix in (QUANTIZED, SCALE, ZERO)]
-            last = -1 if values[0] is not None and values[0].ndim == 2 else 0
-            codes = _dequantize(values, last, 0)
+            axis = find_channel_axis(graph.nodes[readers[0]], len(graph.weights[name].dims))
+            codes = _dequantize(values, axis, 0)
             if codes:
                 yield codes
 

@@ -50,6 +50,13 @@ def test_a_transposed_weight(tmp_path: Path) -> None:
     assert np.allclose(found, codes(SCALES) * SCALES, atol=1e-7)
 
 
+def test_a_transposed_weight_of_an_operator_that_reads_codes(tmp_path: Path) -> None:
+    text = """g (uint8[1,8] x, float xs, uint8 xz) => (float[1,6] y) {
+        y = com.microsoft.QGemm <transB = 1> (x, xs, xz, w_quantized, w_scale, w_zero_point) }"""
+    names = {"w_quantized": codes(SCALES).T, "w_scale": SCALES, "w_zero_point": ZEROS}
+    assert np.allclose(taken(tmp_path, text, **names), codes(SCALES) * SCALES, atol=1e-7)
+
+
 def test_a_weight_of_dynamic_quantization(tmp_path: Path) -> None:
     scale = np.float32(np.abs(WEIGHT).max() / 127)
     names = {"w_quantized": codes(scale), "w_scale": scale, "w_zero_point": np.int8(0)}
