@@ -1,4 +1,4 @@
-"""The reference's model with the weights that the candidate's model holds in 8 bits or fewer.
+"""The reference's model with the weights that the candidate's model holds in 16 bits or fewer.
 
 A quantizer rounds each weight to the nearest step of a scale. Its cost is the choice of the person
 who quantized the model, and no node computes it wrong. So the reference takes such weights as they
@@ -24,7 +24,7 @@ from subgraph.storage.dtypes import count_bits, name_of
 from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array, Arrays, frozen
 
-MAX_BITS = 8  # of a code; those of biases are so fine that they do not matter
+MAX_BITS = 16  # of a code; the 32 bits of biases are so fine that they do not matter
 MAX_STEPS = 0.501  # of an element from its nearest code
 MIN_SHARE = 0.9  # of the elements that are so near
 MAX_LOSS = 0.3  # relative error of a row or column; one of which more is lost is useless

@@ -45,6 +45,13 @@ def test_a_scale_per_channel(tmp_path: Path) -> None:
     assert not np.array_equal(found, WEIGHT)
 
 
+def test_a_weight_of_16_bits(tmp_path: Path) -> None:
+    scale = SCALES / 256
+    held = np.round(WEIGHT / scale).astype(np.int16)
+    found = taken(tmp_path, DEQUANTIZED, opset=21, c=held, s=scale, z=ZEROS.astype(np.int16))
+    assert np.allclose(found, held * scale, atol=1e-7)
+
+
 def test_a_transposed_weight(tmp_path: Path) -> None:
     found = taken(tmp_path, TRANSPOSED, c=codes(SCALES).T, s=SCALES, z=ZEROS)
     assert np.allclose(found, codes(SCALES) * SCALES, atol=1e-7)
