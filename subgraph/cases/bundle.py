@@ -288,8 +288,8 @@ def _iter_unchanged(
     entries = sum(len(m.metadata) for m in models)
     texts = sum(len(m.documentation) for m in models)
     if entries or texts:
-        told = f"metadata: {count(entries, 'text')}, documentation: {count(texts, 'text')}"
-        yield f"{told} (--strip-metadata leaves them out)"
+        sentence = f"metadata: {count(entries, 'text')}, documentation: {count(texts, 'text')}"
+        yield f"{sentence} (--strip-metadata leaves them out)"
     yield from (name for name in files if name.startswith(f"{CANDIDATE_FILES}/"))
 
 
@@ -315,8 +315,8 @@ def _read_outcome(folder: Path) -> CaseOutcome | None:
         why = f"the nearest neighbor of {folder.name.removesuffix(AGREES)}"
         return CaseOutcome("agree", why=why)
     manifest = case.read_manifest(folder)
-    found = manifest.found if manifest else None
-    return replace(found, candidate=None) if found else None
+    outcome = manifest.found if manifest else None
+    return replace(outcome, candidate=None) if outcome else None
 
 
 def _find_secrets(evidence: EvidenceRequest | None) -> list[str]:

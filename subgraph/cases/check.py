@@ -76,9 +76,9 @@ def check(
         )
     worst = max(differences, key=lambda d: _restore_infinity(d.relative))
     error = _restore_infinity(worst.max_abs)
-    how = f"'{worst.name}' differs by {error:.1e} of {_restore_infinity(worst.scale):.3g}"
+    reason = f"'{worst.name}' differs by {error:.1e} of {_restore_infinity(worst.scale):.3g}"
     if not worst.comparable:
-        how = f"'{worst.name}' has {worst.why}"
+        reason = f"'{worst.name}' has {worst.why}"
     boundary = product(samples, (*cut.inputs, *cut.outputs))
     has_half = any(t.data_type == FLOAT16 for t in cut.model.graph.initializer) or any(
         sample.tensors[name].dtype == "float16" for sample, name in boundary
@@ -86,16 +86,18 @@ def check(
     if worst.comparable and has_half and _restore_infinity(worst.relative) <= HALF_ROUNDINGS:
         why = "onnxruntime keeps float32 between float16 nodes"
         return CheckResult(
-            "rounding", f"{how}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences
+            "rounding", f"{reason}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences
         )
     if not _repeats(samples, folders, rerun):
         return CheckResult(
             "unrepeatable",
-            f"{how}: the reference itself computes other values each time",
+            f"{reason}: the reference itself computes other values each time",
             0.0,
             differences,
         )
-    return CheckResult("different", f"{how}: the cut does NOT compute {expected}", 0.0, differences)
+    return CheckResult(
+        "different", f"{reason}: the cut does NOT compute {expected}", 0.0, differences
+    )
 
 
 def _restore_infinity(value: float | None) -> float:

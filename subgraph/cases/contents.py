@@ -143,14 +143,14 @@ def _make_hint(folder: Path) -> str:
 def _iter_later(folder: Path) -> Iterator[str]:
     """Yield files that were added to a case after its manifest; full models of `blame` stay
     here."""
-    found = [
+    files = [
         path
         for path in sorted(folder.glob(f"**/{BLAME}/*"))
         if path.name in (BLAME_JSON, BLAME_ANSWER)
     ]
     for place, suffixes in LATER.items():
-        found += [p for p in sorted((folder / place).rglob("*")) if p.suffix in suffixes]
-    for path in found:
+        files += [p for p in sorted((folder / place).rglob("*")) if p.suffix in suffixes]
+    for path in files:
         if path.is_file() and not path.is_symlink():
             yield path.relative_to(folder).as_posix()
 
@@ -195,15 +195,15 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> 
             code="case.none-found",
         )
     for name in cases:
-        found = case.read_manifest(folder / name)
-        if found is None or not found.is_case:
-            what = f"{folder / name} is not a case"
+        case_manifest = case.read_manifest(folder / name)
+        if case_manifest is None or not case_manifest.is_case:
+            fact = f"{folder / name} is not a case"
             raise UsageError(
-                what, "name a folder that cut, bisect or sweep made", code="case.not-a-case"
+                fact, "name a folder that cut, bisect or sweep made", code="case.not-a-case"
             )
-        if not found.samples:
-            what = f"{folder / name} has no tensors: it was cut with --no-capture"
-            raise UsageError(what, "cut it without --no-capture", code="case.no-tensors")
+        if not case_manifest.samples:
+            fact = f"{folder / name} has no tensors: it was cut with --no-capture"
+            raise UsageError(fact, "cut it without --no-capture", code="case.no-tensors")
     return tuple(cases)
 
 
@@ -340,8 +340,8 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
 
 
 def _read(file: Path) -> bytes:
-    what = f"cannot read {file}"
-    with explain_os_error(InputError, what, "make it readable", code="file.unreadable"):
+    fact = f"cannot read {file}"
+    with explain_os_error(InputError, fact, "make it readable", code="file.unreadable"):
         return file.read_bytes()
 
 

@@ -83,11 +83,11 @@ class CaseValue:
         Raises:
             InputError: the reference's file is damaged, or of another type.
         """
-        given = None
+        candidate = None
         if self.given is not None:
             with contextlib.suppress(InputError):
-                given = self._read(self.given)
-        return self._read(self.reference), given
+                candidate = self._read(self.given)
+        return self._read(self.reference), candidate
 
     def _read(self, file: Path) -> Array:
         return from_bits(read_npy(file, mapped=True), self.dtype)
@@ -125,20 +125,22 @@ def list_case_values(folder: Path, tensor: str) -> list[CaseValue]:
     stored = next((entry.samples for entry in tensors if entry.name == tensor), ())
     labels = [sample.label for sample in manifest.samples] or [""]
     source = (manifest.found.candidate if manifest.found else None) or ""
-    found = []
-    for label, one in zip(labels, stored, strict=False):
-        file = next((f.file for f in one.files if f.format == "npy"), "")
+    values = []
+    for label, stored_file in zip(labels, stored, strict=False):
+        file = next((f.file for f in stored_file.files if f.format == "npy"), "")
         reference = _find_inside(folder, file)
-        numbers = one.dtype != "string" and not one.dtype.startswith("complex")
-        if reference is None or one.form != "tensor" or not numbers:
+        numbers = stored_file.dtype != "string" and not stored_file.dtype.startswith("complex")
+        if reference is None or stored_file.form != "tensor" or not numbers:
             continue
         of_candidate = Path(CANDIDATE, *PurePosixPath(file).parts[1:])
         if PurePosixPath(file).parts[0] == OUTPUTS:
-            given = _find_inside(folder, str(of_candidate))
+            candidate_file = _find_inside(folder, str(of_candidate))
         else:
-            given = None
-        found.append(CaseValue(tensor, label, source, one.dtype, reference, given))
-    return found
+            candidate_file = None
+        values.append(
+            CaseValue(tensor, label, source, stored_file.dtype, reference, candidate_file)
+        )
+    return values
 
 
 def _find_inside(folder: Path, file: str) -> Path | None:

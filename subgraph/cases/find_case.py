@@ -126,19 +126,19 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
             "name a folder that `subcut cut` or `subcut bisect` made",
             code="case.not-a-case",
         )
-    what = f"the manifest of the case {place}"
+    subject = f"the manifest of the case {place}"
     hint = "make the case again, or run the repro.py in it"
     try:
         inputs, outputs = (
             {t.name: _make_records(place, t, len(manifest.samples)) for t in tensors or ()}
             for tensors in (manifest.inputs, manifest.outputs)
         )
-        found_with = None if around is None else from_json(EvidenceRequest, around, what, hint)
+        found_with = None if around is None else from_json(EvidenceRequest, around, subject, hint)
         identity = found_with.identity if found_with else None
         if identity and not min(identity.timeout, identity.memory or 1) > 0:
             raise ValueError("a limit of nothing")
     except (ValueError, KeyError) as e:
-        raise UsageError(f"{what} is damaged: {e}", hint, code="case.damaged") from e
+        raise UsageError(f"{subject} is damaged: {e}", hint, code="case.damaged") from e
     labels = tuple(sample.label for sample in manifest.samples)
     return FoundCase(
         place, labels, inputs, outputs, manifest.source, manifest.expected, found_with, bundle
@@ -149,7 +149,7 @@ def find_result(folder: Path) -> Path:
     """Return the only result in a folder without a manifest, as of `-o FOLDER`; else the folder."""
     if (folder / case.MANIFEST).is_file():
         return folder
-    inner = [found.parent for found in folder.glob(f"*/{case.MANIFEST}")]
+    inner = [file.parent for file in folder.glob(f"*/{case.MANIFEST}")]
     return inner[0] if len(inner) == 1 else folder
 
 
@@ -254,7 +254,7 @@ def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Recor
 # ------------------------------------------------------------ candidate
 
 
-def find_candidate(found: FoundCase) -> Candidate | None:
+def find_candidate(found_case: FoundCase) -> Candidate | None:
     """Return the candidate that a case was found with; None if no manifest names one. Its
     commands need trust.
 
@@ -262,19 +262,21 @@ def find_candidate(found: FoundCase) -> Candidate | None:
         UsageError: it was run by hand, its precision means nothing, or its file is not in the
             bundle.
     """
-    described = found.found_with
+    described = found_case.found_with
     if described is None:
         return None
     identity = described.identity
-    how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(identity.backend)
-    if how:
-        place = system.quote(str(found.place))
+    origin = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(
+        identity.backend
+    )
+    if origin:
+        place = system.quote(str(found_case.place))
         compare = (
             f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges"
             " its outputs"
         )
         raise UsageError(
-            f"{described.candidate} was {how}: subcut cannot run it",
+            f"{described.candidate} was {origin}: subcut cannot run it",
             f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example",
             code="case.not-runnable",
         )
@@ -290,9 +292,9 @@ def find_candidate(found: FoundCase) -> Candidate | None:
         origin="this case",
         **identity.build(),
     )
-    if found.bundle is None:
+    if found_case.bundle is None:
         return candidate
-    return _take_from_bundle(candidate, found.bundle.resolve())
+    return _take_from_bundle(candidate, found_case.bundle.resolve())
 
 
 def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:

@@ -165,10 +165,12 @@ class Redactor:
         'sshpass -p REMOVED curl -H REMOVED --lib=x.so'
         """
         try:
-            words = system.split(line)
+            arguments = system.split(line)
         except ValueError:
             return REMOVED
-        shown = [word if word in self.names else _find_name(word) for word in _hide_words(words)]
+        shown = [
+            word if word in self.names else _find_name(word) for word in _hide_words(arguments)
+        ]
         # placeholders like `{model}` are not quoted
         plain = r"[\w{}./:=,@%+*#-]+"
         quoted = (word if re.fullmatch(plain, word) else shlex.quote(word) for word in shown)
@@ -204,9 +206,9 @@ class Redactor:
                 return {"module": value["module"], "class": "", **nothing}
             return self._redact_mapping(value, key, inside or key in SPEC_KEYS)
         if isinstance(value, list):
-            kept = [self.document(v, key, inside) for v in value]
+            items = [self.document(v, key, inside) for v in value]
             has_texts = isinstance(next(iter(value), None), str)
-            return [v for v in kept if not has_texts or v != LEFT_OUT]
+            return [v for v in items if not has_texts or v != LEFT_OUT]
         if isinstance(value, str):
             return self._redact_value(value, key, inside)
         return value
@@ -276,8 +278,8 @@ def list_leaving_keys() -> Mapping[str, frozenset[str]]:
     """Return the keys of texts that may leave, by the type that `documents` has for them."""
     modules = (import_module(f"subgraph.results.{name}") for name in results.MODULES)
     kinds = filter(is_dataclass, flatten(vars(m).values() for m in (case, *modules)))
-    known = [*flatten(map(fields, kinds)), *fields(StoredFile)]
-    keys = [(f.metadata.get(KEY, f.name), re.findall(r"\w+", str(f.type))) for f in known]
+    own_fields = [*flatten(map(fields, kinds)), *fields(StoredFile)]
+    keys = [(f.metadata.get(KEY, f.name), re.findall(r"\w+", str(f.type))) for f in own_fields]
     return {
         kind: frozenset([*more.split(), *(key for key, words in keys if kind in words)])
         for kind, more in LEAVING.items()

@@ -92,13 +92,13 @@ class CaseRequest:
 
     def format_command(self, model: str) -> str:
         """Return the command line of this request, for a model's file."""
-        words = ["subcut", "cut", model]
+        arguments = ["subcut", "cut", model]
         for flag, values in (("--start", self.start), ("--end", self.end), ("-i", self.fed.inputs)):
-            words += flatten((flag, value) for value in values)
+            arguments += flatten((flag, value) for value in values)
         for name, shape in self.fed.shapes.items():
-            words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
+            arguments += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
         plain = CaseRequest(self.start, self.end)._list_settings()
-        words += flatten(
+        arguments += flatten(
             (option, str(value))
             for option, value in self._list_settings().items()
             if value != plain[option]
@@ -113,8 +113,8 @@ class CaseRequest:
             ("--stamp", self.stamp),
         ):
             if on:
-                words.append(flag)
-        return system.join(words)
+                arguments.append(flag)
+        return system.join(arguments)
 
     def _list_settings(self) -> dict[str, object]:
         """Return the values of the options with a value."""
@@ -177,8 +177,8 @@ def extract(
         cut = cut_region(graph, region, dynamic=request.dynamic)
         with folders.write_aside(place.path) as work:
             _write_model(cut, request, work)
-            other = write_at_opset(cut, request.target_opset, work)
-            manifest = replace(_make_manifest(cut, request), target_opset=other)
+            converted = write_at_opset(cut, request.target_opset, work)
+            manifest = replace(_make_manifest(cut, request), target_opset=converted)
             if problem := find_type_problem(cut):
                 manifest = replace(
                     manifest, check=CheckResult(REFUSED, f"this cut does not load: {problem}")
@@ -346,7 +346,7 @@ class CaseBuilder:
                 expected=expected,
             )
             result = checked(work / MODEL)
-            other = write_at_opset(cut, request.target_opset, work, checked)
+            converted = write_at_opset(cut, request.target_opset, work, checked)
             numbers = list_case(tensors[0], cut.inputs, cut.outputs)  # files are moved then
             entries, losses = self._store(cut, group, work)
             manifest = replace(
@@ -362,7 +362,7 @@ class CaseBuilder:
                 losses=losses,
                 check=result,
                 recording=self.recording,
-                target_opset=other,
+                target_opset=converted,
             )
             shutil.copyfile(REPRO_SCRIPT, work / REPRO)
             return _finish(manifest, work, place.path)
@@ -384,9 +384,9 @@ class CaseBuilder:
         roles: dict[str, tuple[Sequence[str], Sequence[Records]]]
         roles = {"inputs": (cut.inputs, captured), "outputs": (cut.outputs, captured)}
         if request.dump_all:
-            made = self.graph.iter_outputs(self.region.nodes)
+            produced = self.graph.iter_outputs(self.region.nodes)
             roles["dump_data"] = (
-                [n for n in made if all(n in self.dumped[k] for k in group)],
+                [n for n in produced if all(n in self.dumped[k] for k in group)],
                 self.dumped,
             )
         labels = list_sample_names([self.captured[k].label for k in group])

@@ -92,7 +92,7 @@ def require_names(names: list[str], where: str) -> None:
         InputError: a name may not be used, or occurs twice, in any case or normal form, or is a
             folder of another.
     """
-    taken: dict[str, str] = {}
+    names_by_key: dict[str, str] = {}
     for name in names:
         if why := name_problem(name):
             raise InputError(
@@ -101,15 +101,15 @@ def require_names(names: list[str], where: str) -> None:
                 code="bundle.unsafe-name",
             )
         key = _fold(name)
-        if key in taken:
-            what = f"'{taken[key]}' and '{name}' would be one file"
-            raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
-        taken[key] = name
+        if key in names_by_key:
+            fact = f"'{names_by_key[key]}' and '{name}' would be one file"
+            raise InputError(f"{where}: {fact}", "rename one", code="bundle.same-name")
+        names_by_key[key] = name
     for name in names:
         for end in (k for k, letter in enumerate(name) if letter == "/"):
-            if file := taken.get(_fold(name[:end])):
-                what = f"'{file}' would be a file, and a folder of '{name}'"
-                raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
+            if file := names_by_key.get(_fold(name[:end])):
+                fact = f"'{file}' would be a file, and a folder of '{name}'"
+                raise InputError(f"{where}: {fact}", "rename one", code="bundle.same-name")
 
 
 def _fold(name: str) -> str:
@@ -171,8 +171,8 @@ def _open(source: Path | bytes) -> IO[bytes]:
     """
     if isinstance(source, bytes):
         return io.BytesIO(source)
-    what = f"cannot read {source}"
-    with explain_os_error(InputError, what, "make it readable", code="file.unreadable"):
+    fact = f"cannot read {source}"
+    with explain_os_error(InputError, fact, "make it readable", code="file.unreadable"):
         return source.open("rb")
 
 
@@ -249,10 +249,10 @@ class Archive:
         if differing := sorted(set(self._infos) ^ {*checksums, *read}):
             name = differing[0]
             if name in self._infos:
-                what = "holds {}, which is not in its list"
+                fact = "holds {}, which is not in its list"
             else:
-                what = "lacks {}, which its list has"
-            raise make_damage_error(self.path, what.format(name))
+                fact = "lacks {}, which its list has"
+            raise make_damage_error(self.path, fact.format(name))
         for name, data in read.items():
             (folder / name).write_bytes(data)
         for name in sorted(checksums):

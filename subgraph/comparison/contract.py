@@ -83,12 +83,14 @@ def explain_misread(compute: Compute, inputs: Arrays, given: Tensors) -> str:
     """Return how the wrapper misread the inputs, if its outputs are the right ones of the misread
     inputs; else ""."""
     misread = [dict(iter_misreadings(value)) for value in inputs.values()]
-    for how in misread[0]:
-        if not all(how in one for one in misread):
+    for change in misread[0]:
+        if not all(change in values for values in misread):
             continue
-        expected = compute({name: one[how] for name, one in zip(inputs, misread, strict=True)})
+        expected = compute(
+            {name: values[change] for name, values in zip(inputs, misread, strict=True)}
+        )
         if all(name in given and is_right(value, given[name]) for name, value in expected.items()):
-            return f"the inputs are {how}"
+            return f"the inputs are {change}"
     return ""
 
 

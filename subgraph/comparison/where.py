@@ -81,7 +81,7 @@ class OutputChoice:
     def among(self, outputs: Set[str]) -> OutputChoice:
         """Return the choice for a model with these outputs; all if it leaves none of them."""
         ignored = tuple(name for name in self.ignored if name in outputs)
-        where = tuple(one for one in self.where if one.name in outputs)
+        where = tuple(condition for condition in self.where if condition.name in outputs)
         return OutputChoice(() if outputs == {*ignored} else ignored, where)
 
     def select(self, outputs: Iterable[str]) -> list[str]:
@@ -110,7 +110,7 @@ class OutputChoice:
         """Each option, as typed, with the output that it names."""
         return [
             *((f"--ignore {name}", name) for name in self.ignored),
-            *((f"--where {one}", one.name) for one in self.where),
+            *((f"--where {condition}", condition.name) for condition in self.where),
             *((f"--may-be-empty {name}", name) for name in self.may_be_empty),
         ]
 
@@ -121,7 +121,7 @@ class OutputChoice:
             left = [f"left out of the comparison: {', '.join(map(clean, self.ignored))}"]
         else:
             left = []
-        held = " and ".join(clean(str(one)) for one in self.where)
+        held = " and ".join(clean(str(condition)) for condition in self.where)
         return [
             *left,
             *([f"outputs are compared only where {held}, on either side"] if held else []),
@@ -167,24 +167,27 @@ def select_elements(
     value = known[name].value()
     if not where or not isinstance(value, np.ndarray):
         return None
-    found = np.ones(value.shape, bool)
-    for one in where:
-        mask = _holds(one, known[one.name])
-        if one.name in given and given[one.name].shapes == known[one.name].shapes:
-            mask = mask | _holds(one, given[one.name])
+    selected = np.ones(value.shape, bool)
+    for condition in where:
+        mask = _holds(condition, known[condition.name])
+        if condition.name in given and given[condition.name].shapes == known[condition.name].shapes:
+            mask = mask | _holds(condition, given[condition.name])
         spread = mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
         if mask.ndim > value.ndim or any(
             n not in (1, m) for n, m in zip(spread.shape, value.shape, strict=True)
         ):
-            shapes = f"{one.name} is {format_shape(mask.shape)}, {name} {format_shape(value.shape)}"
+            shapes = (
+                f"{condition.name} is {format_shape(mask.shape)},"
+                f" {name} {format_shape(value.shape)}"
+            )
             raise UsageError(
-                f"--where {one} does not fit: {shapes}",
+                f"--where {condition} does not fit: {shapes}",
                 "its axes must be the first ones of each output, as long or 1; --ignore"
                 f" {name} leaves it out",
                 code="where.wrong-shape",
             )
-        found &= spread
-    return found
+        selected &= spread
+    return selected
 
 
 def _holds(where: Where, record: Record) -> Array:

@@ -258,17 +258,18 @@ def _label_points(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]])
     The ends of findings come first, then the first failing point, the ends of the curve, and as
     many others as fit.
     """
-    known = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
+    last_by_x = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
     ends = set(flatten((min(span), max(span)) for span in spans if span))
-    wanted = [x for x in known if x in ends]
-    wanted += [x for x, d in known.items() if d.fails][:1]
-    wanted += [*list(known)[:1], *list(known)[-1:], *known]
-    taken: list[float] = []
+    wanted = [x for x in last_by_x if x in ends]
+    wanted += [x for x, d in last_by_x.items() if d.fails][:1]
+    wanted += [*list(last_by_x)[:1], *list(last_by_x)[-1:], *last_by_x]
+    labeled_xs: list[float] = []
     for x in wanted:
-        if all(abs(x - other) >= MIN_NAME_GAP for other in taken):
-            taken.append(x)
+        if all(abs(x - label_x) >= MIN_NAME_GAP for label_x in labeled_xs):
+            labeled_xs.append(x)
     return [
-        Label(x, omit_middle(known[x].name, MAX_NAME_LENGTH), known[x].name) for x in sorted(taken)
+        Label(x, omit_middle(last_by_x[x].name, MAX_NAME_LENGTH), last_by_x[x].name)
+        for x in sorted(labeled_xs)
     ]
 
 

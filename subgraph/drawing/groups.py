@@ -232,9 +232,9 @@ class Tree:
         wide = self.network.wide
         for leaf, m in at.items():
             for maker, name in sources[leaf]:
-                other = at.get(maker, m)
-                if other != m and (name not in wide or leaf <= wide[name]):
-                    row = edges.setdefault((other, m), [])
+                producer = at.get(maker, m)
+                if producer != m and (name not in wide or leaf <= wide[name]):
+                    row = edges.setdefault((producer, m), [])
                     if name not in row:
                         row.append(name)
         return sort_topologically(
@@ -289,8 +289,8 @@ def _follows_data(tree: Tree, number: int) -> bool:
     backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
     scopes = [tree.groups[m].leaves for m in tree._list_inner(group.members)]
     joined = sum(map(partial(_count_joined, tree), scopes))
-    of = sum(len(leaves) - 1 for leaves in scopes)
-    return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
+    pairs = sum(len(leaves) - 1 for leaves in scopes)
+    return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * pairs
 
 
 def _count_joined(tree: Tree, leaves: Sequence[int]) -> int:
@@ -300,9 +300,9 @@ def _count_joined(tree: Tree, leaves: Sequence[int]) -> int:
     near: dict[int, list[int]] = {leaf: [] for leaf in leaves}
     for leaf in leaves:
         for maker, name in tree.network.sources[leaf]:
-            other = maker if maker in near else first.setdefault(name, leaf)
-            near[leaf].append(other)
-            near[other].append(leaf)
+            source = maker if maker in near else first.setdefault(name, leaf)
+            near[leaf].append(source)
+            near[source].append(leaf)
     joined = len(leaves)
     for leaf in leaves:
         if leaf in left:

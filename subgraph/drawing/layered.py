@@ -378,8 +378,8 @@ def spread(
     """
     offset = 0.0
     offsets = [0.0]
-    for one, other in pairwise(extents):
-        offset += one[1] + other[0] + ITEM_GAP
+    for first, second in pairwise(extents):
+        offset += first[1] + second[0] + ITEM_GAP
         offsets.append(offset)
     # weighted sum, weight and count of items that touch
     blocks: list[tuple[float, float, int]] = []

@@ -192,9 +192,9 @@ class Drawer:
         """Return keys to open for about `MAX_BOXES` boxes: complete levels, then nodes with
         bodies."""
         keys = self.tree.choose_open(MAX_BOXES)
-        seen = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
-        left = MAX_BOXES - sum(len(g.members) for g in seen)
-        for node in [m for m in flatten(g.members for g in seen) if m in self._inner]:
+        visible = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
+        left = MAX_BOXES - sum(len(g.members) for g in visible)
+        for node in [m for m in flatten(g.members for g in visible) if m in self._inner]:
             inside = sum(len(d.tree.groups[d.tree.root].members) for _, d in self._inner[node])
             if inside <= left:
                 keys = keys | {f"#{node}"}
@@ -227,13 +227,13 @@ class Drawer:
         own, inside_of = share_keys(open_groups, list(flatten(self.bodies.values())))
         nodes = {n for key in own if (n := find_node(key)) in self._inner}
         numbers = {tree.numbers[key] for key in own if find_node(key) not in self._inner}
-        seen = [tree.root]
-        for number in seen:
-            seen += [m for m in groups[number].members if m in numbers]
+        visible = [tree.root]
+        for number in visible:
+            visible += [m for m in groups[number].members if m in numbers]
         inner: dict[int, frozenset[object]] = {}
         levels: dict[int, Level] = {}
         drawn: dict[int, list[Layout]] = {}
-        for number in reversed(seen):
+        for number in reversed(visible):
             room = width - 2 * MARGIN - 2 * FRAME_PADDING * groups[number].depth
             for node in nodes.intersection(groups[number].members):
                 levels[node], drawn[node] = self._open_node(node, inside_of, room, tall)
@@ -264,9 +264,9 @@ class Drawer:
             for body, drawer in inside
         ]
         sizes = [(p.width, p.height) for p in pictures]
-        words = [body.word for body, _ in inside]
+        body_words = [body.word for body, _ in inside]
         tensors = [name for _, name in network.sources[node]], network.makes[node]
-        at, frames = frame_bodies(sizes, words, tensors, self._title(node), room)
+        at, frames = frame_bodies(sizes, body_words, tensors, self._title(node), room)
         rows = zip(inside, pictures, frames, strict=True)
         return at, [
             _place_body(body, picture, f"#{node}", frame) for (body, _), picture, frame in rows
@@ -321,10 +321,10 @@ class Drawer:
                 x,
                 y,
             )
-        whole = levels[tree.root]
+        outermost = levels[tree.root]
         return Layout(
-            whole.width + 2 * MARGIN,
-            whole.height + 2 * MARGIN,
+            outermost.width + 2 * MARGIN,
+            outermost.height + 2 * MARGIN,
             tuple(boxes),
             tuple(lines),
             tuple(stubs),
@@ -337,8 +337,8 @@ class Drawer:
             return self.tree.groups[member].key
         if member < len(network.ops):
             return f"#{member}"
-        way = "input" if member < len(network.ops) + len(network.inputs) else "output"
-        return f"{way}:{network.label(member)}"
+        kind = "input" if member < len(network.ops) + len(network.inputs) else "output"
+        return f"{kind}:{network.label(member)}"
 
     def _make_box(
         self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool

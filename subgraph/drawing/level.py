@@ -247,12 +247,12 @@ def _add_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> lis
     nodes = len(tree.network.ops)
     root = tree.root
     types = tree.network.types
-    seen: set[str] = set()
+    named: set[str] = set()
     done = []
     for wire in wires:
         ends = (members[wire.source], members[wire.target])
-        if all(m != PORT and not nodes <= m < root for m in ends) and wire.tensors[0] not in seen:
-            seen.update(wire.tensors)
+        if all(m != PORT and not nodes <= m < root for m in ends) and wire.tensors[0] not in named:
+            named.update(wire.tensors)
             more = f" +{len(wire.tensors) - 1}" if len(wire.tensors) > 1 else ""
             text = omit_middle(clean(types.get(wire.tensors[0], "")), MAX_TYPE_COLUMNS) + more
             wire = Wire(wire.source, wire.target, wire.tensors, text)
@@ -313,12 +313,12 @@ def list_stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[S
     """
     rows = sorted(stubs, key=lambda stub: stub[0])
     shown = rows if len(rows) <= MAX_STUB_ROWS else rows[: MAX_STUB_ROWS - 1]
-    found = [StubRow(way, (name,), f"{SIGNS[way]}{texts[clean(name)]}") for way, name in shown]
-    if rest := rows[len(shown) :]:
-        way = rest[0][0]
-        names = tuple(name for _, name in rest)
-        found.append(StubRow(way, names, f"{SIGNS[way]}{len(rest)} more"))
-    return found
+    stub_rows = [StubRow(way, (name,), f"{SIGNS[way]}{texts[clean(name)]}") for way, name in shown]
+    if unshown := rows[len(shown) :]:
+        way = unshown[0][0]
+        names = tuple(name for _, name in unshown)
+        stub_rows.append(StubRow(way, names, f"{SIGNS[way]}{len(unshown)} more"))
+    return stub_rows
 
 
 def _make_edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:
@@ -435,7 +435,7 @@ def share_keys(
         else:
             name = key[len(body.prefix) :] if number is None else f"#{number - body.first}"
             inside.setdefault(body.prefix, set()).add(name)
-    return own, {prefix: frozenset(found) for prefix, found in inside.items()}
+    return own, {prefix: frozenset(inner_keys) for prefix, inner_keys in inside.items()}
 
 
 def find_node(key: str) -> int | None:
@@ -449,7 +449,7 @@ def find_node(key: str) -> int | None:
 
 def frame_bodies(
     sizes: Sequence[tuple[float, float]],
-    words: Sequence[str],
+    labels: Sequence[str],
     tensors: tuple[Collection[str], Collection[str]],
     label: str,
     room: float,
@@ -461,7 +461,7 @@ def frame_bodies(
     """
     wide = [
         max(width, count_columns(word) * LETTER_WIDTH + 14)
-        for (width, _), word in zip(sizes, words, strict=True)
+        for (width, _), word in zip(sizes, labels, strict=True)
     ]
     beside = sum(wide) + FRAME_PADDING * (len(wide) + 1) <= room
     frames = []

@@ -78,35 +78,37 @@ class Network:
     def select_part(self, nodes: Collection[int]) -> Network:
         """Return the network of these nodes, numbered in ascending order, with its boundary as
         inputs and outputs."""
-        kept = sorted(nodes)
+        indices = sorted(nodes)
         inside = frozenset(nodes)
-        made = list(flatten(self.makes[i] for i in kept))
-        known = {*self.maker, *self.inputs}.difference(made)
-        enters = [n for n in dict.fromkeys(flatten(self.reads[i] for i in kept)) if n in known]
+        produced = list(flatten(self.makes[i] for i in indices))
+        available = {*self.maker, *self.inputs}.difference(produced)
+        enters = [
+            n for n in dict.fromkeys(flatten(self.reads[i] for i in indices)) if n in available
+        ]
         read = (row for i, row in enumerate(self.reads) if i not in inside)
         others = {*flatten(read), *self.outputs}
         return Network(
-            names=[self.label(i) for i in kept],
-            ops=[self.ops[i] for i in kept],
-            reads=[self.reads[i] for i in kept],
-            makes=[self.makes[i] for i in kept],
+            names=[self.label(i) for i in indices],
+            ops=[self.ops[i] for i in indices],
+            reads=[self.reads[i] for i in indices],
+            makes=[self.makes[i] for i in indices],
             inputs=enters,
-            outputs=[name for name in made if name in others],
+            outputs=[name for name in produced if name in others],
             types=self.types,
-            scopes=[self.scopes[i] for i in kept] if self.scopes else (),
+            scopes=[self.scopes[i] for i in indices] if self.scopes else (),
         )
 
     def find_near(self, node: int, hops: int) -> set[int]:
         """Return the nodes at most `hops` tensors away from a node, in either direction."""
-        seen = {node}
+        reached = {node}
         level = {node}
         for _ in range(hops):
             near = {m for m, _ in flatten(self.sources[i] for i in level)}
             names = flatten(self.makes[i] for i in level)
             near.update(flatten(self.readers.get(name, ()) for name in names))
-            level = {i for i in near - seen if i < len(self.ops)}
-            seen |= level
-        return seen
+            level = {i for i in near - reached if i < len(self.ops)}
+            reached |= level
+        return reached
 
     def list_made(self, leaf: int) -> Sequence[str]:
         """Return the output tensors of a leaf, a node or an input."""
@@ -116,17 +118,17 @@ class Network:
         return self.inputs[leaf - nodes : leaf - nodes + 1]
 
     def _list_sources(self) -> list[list[tuple[int, str]]]:
-        found = self.maker.get
+        find_maker = self.maker.get
         folded = self.folded
         rows = [
             [
                 (m, name)
                 for name in dict.fromkeys(reads)
-                if (m := found(name)) is not None and m not in folded
+                if (m := find_maker(name)) is not None and m not in folded
             ]
             for reads in self.reads
         ]
-        ends = [[(m, name)] if (m := found(name)) is not None else [] for name in self.outputs]
+        ends = [[(m, name)] if (m := find_maker(name)) is not None else [] for name in self.outputs]
         return [*rows, *([] for _ in self.inputs), *ends]
 
     def _fold_constants(self) -> dict[int, int]:
@@ -140,8 +142,10 @@ class Network:
 
     def add_constants(self, nodes: Collection[int]) -> set[int]:
         """Return these nodes, and the constants in their boxes."""
-        kept = set(nodes)
-        return kept.union(constant for constant, reader in self.folded.items() if reader in kept)
+        extended = set(nodes)
+        return extended.union(
+            constant for constant, reader in self.folded.items() if reader in extended
+        )
 
 
 KINDS: Mapping[str, Sequence[str]] = {

@@ -264,8 +264,8 @@ def _draw_badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
         sign = "?"
     else:
         sign = ""
-    said = " … ".join((*badges[:1], *badges[1:][-1:]))
-    if not (text := " ".join(filter(None, (sign, said)))):
+    badge_text = " … ".join((*badges[:1], *badges[1:][-1:]))
+    if not (text := " ".join(filter(None, (sign, badge_text)))):
         return []
     wide = len(text) * LETTER_WIDTH + 6
     x = box.x + box.width - wide + 8
@@ -281,8 +281,8 @@ def _find_worst(box: Box, marks: Marks) -> float | str | None:
     than any."""
     if not marks.values:
         return None
-    found = [marks.values[t] for t in _iter_outputs(box, marks) if t in marks.values]
-    return max(found, key=_rank, default=None)
+    errors = [marks.values[t] for t in _iter_outputs(box, marks) if t in marks.values]
+    return max(errors, key=_rank, default=None)
 
 
 def _rank(error: float | str) -> float:
@@ -315,9 +315,9 @@ def _is_boundary(drawn: Line | Stub, marks: Marks) -> bool:
 
 def format_path(line: Line) -> str:
     """Return the line as an SVG path: its odd steps are curves."""
-    (x, y), *rest = line.points
+    (x, y), *points = line.points
     steps = [f"M{x:g} {y:g}"]
-    for k, (nx, ny) in enumerate(rest):
+    for k, (nx, ny) in enumerate(points):
         half = round((y + ny) / 2, 1)
         if x == nx:
             steps.append(f"V{ny:g}" if ny != y else "")

@@ -74,11 +74,11 @@ def count_planes(shape: Sequence[int]) -> int:
     return math.prod(shape[:-2]) if len(shape) > 2 else 1
 
 
-def compute_plane_errors(reference: Array, given: Array) -> list[float]:
+def compute_plane_errors(reference: Array, candidate: Array) -> list[float]:
     """Return the largest difference per plane; infinite if only one side is NaN or infinite."""
     if not reference.size:
         return []
-    far = _compute_difference(reference, given).reshape(count_planes(reference.shape), -1)
+    far = _compute_difference(reference, candidate).reshape(count_planes(reference.shape), -1)
     return [float(error) for error in far.max(axis=1)]
 
 
@@ -112,37 +112,37 @@ class MapCells:
     equal: int = 0
 
 
-def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells:
+def map_cells(reference: Array, candidate: Array | None, plane: int = 0) -> MapCells:
     """Return one plane of both sides and their difference, for a page that paints it."""
     matrix = _select_plane(_as_numbers(reference), plane)
     if not matrix.size:
         return MapCells(matrix.shape, 0, 0, 0.0, "")
     cells = _reduce_to_cells(matrix)
-    if given is None:
+    if candidate is None:
         return MapCells(matrix.shape, len(cells), len(cells[0]), _scale(matrix), _pack(cells))
-    other = _select_plane(_as_numbers(given), plane)
-    far = _select_plane(_compute_difference(reference, given), plane)
+    candidate_matrix = _select_plane(_as_numbers(candidate), plane)
+    far = _select_plane(_compute_difference(reference, candidate), plane)
     return MapCells(
         matrix.shape,
         len(cells),
         len(cells[0]),
-        _scale(matrix, other),
+        _scale(matrix, candidate_matrix),
         _pack(cells),
-        _pack(_reduce_to_cells(other)),
+        _pack(_reduce_to_cells(candidate_matrix)),
         _pack(_reduce_to_cells(far)),
         _scale(far),
         int((far == 0).sum()),
     )
 
 
-def find_worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
+def find_worst_elements(reference: Array, candidate: Array) -> list[DifferingElement]:
     """Return the elements that differ most, worst first; equal ones are omitted."""
-    far = _compute_difference(reference, given).ravel()
+    far = _compute_difference(reference, candidate).ravel()
     number = min(MAX_WORST_ELEMENTS, far.size)
     order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
     order = order[np.argsort(-far[order], kind="stable")]
     a = _as_numbers(reference).ravel()
-    b = _as_numbers(given).ravel()
+    b = _as_numbers(candidate).ravel()
     return [
         DifferingElement(
             tuple(map(int, np.unravel_index(i, reference.shape))),
@@ -163,11 +163,11 @@ def _as_numbers(values: Array) -> Array:
     return np.asarray(values).astype(np.float64)
 
 
-def _compute_difference(reference: Array, given: Array) -> Array:
+def _compute_difference(reference: Array, candidate: Array) -> Array:
     """Return |a − b|; infinite if only one is NaN, or if Inf meets another value; 0 if both are
     alike."""
     a = _as_numbers(reference)
-    b = _as_numbers(given)
+    b = _as_numbers(candidate)
     with np.errstate(invalid="ignore"):
         far = np.abs(a - b)
     alike = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -178,8 +178,8 @@ def _select_plane(values: Array, plane: int) -> Array:
     """Return a matrix: the last two axes at one index of the others; a vector in rows of
     `ROW_ELEMENTS`."""
     if values.ndim > 2:
-        found: Array = values.reshape(-1, *values.shape[-2:])[plane]
-        return found
+        matrix: Array = values.reshape(-1, *values.shape[-2:])[plane]
+        return matrix
     if values.ndim == 2:
         return values
     flat = values.ravel()
@@ -204,9 +204,9 @@ def _reduce_to_cells(matrix: Array) -> Array:
         np.linspace(0, n, min(n, MAX_MAP_CELLS) + 1).astype(int)[:-1] for n in matrix.shape
     )
 
-    def over(x: Array, how: Any) -> Array:
-        found: Array = how.reduceat(how.reduceat(x, rows, axis=0), columns, axis=1)
-        return found
+    def over(x: Array, reduction: Any) -> Array:
+        reduced: Array = reduction.reduceat(reduction.reduceat(x, rows, axis=0), columns, axis=1)
+        return reduced
 
     high = over(fine, np.maximum)
     low = over(fine, np.minimum)

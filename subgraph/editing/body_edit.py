@@ -69,7 +69,11 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
     edited = Draft(inner).model
     protobuf.load_all(edited.graph.initializer, inner.path)
     holder = draft.model.graph.node[body.name.node]
-    proto = next(found for name, found in iter_named_bodies(holder) if name == body.name.attribute)
+    proto = next(
+        inner_proto
+        for name, inner_proto in iter_named_bodies(holder)
+        if name == body.name.attribute
+    )
     around = {node.SerializeToString(deterministic=True) for node in draft.model.graph.node}
     prefix = re.compile(re.escape(body.name.text.split("@", 1)[0]) + r"(@\w+)?/")
     own = [
@@ -89,10 +93,10 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
     assign(proto.value_info, [v for v in edited.graph.value_info if v.name in outputs])
     # The edited body may use domains and local functions that the model does not have.
     model = draft.model
-    known = read_imports(model)
+    imports = read_imports(model)
     functions = list_functions(model)
     for domain, version in read_imports(edited).items():
-        if domain not in known:
+        if domain not in imports:
             model.opset_import.add(domain=domain, version=version)
     model.functions.extend(f for key, f in list_functions(edited).items() if key not in functions)
     model.ir_version = max(model.ir_version, edited.ir_version)

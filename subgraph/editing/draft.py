@@ -228,20 +228,20 @@ class Draft:
         versions: tuple[int, int],
         changed: Sequence[str],
     ) -> Any:
-        of = f" of {domain}" if domain else ""
-        what = f"{other.path.name} has opset {versions[0]}{of}, "
-        what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
+        of_domain = f" of {domain}" if domain else ""
+        fact = f"{other.path.name} has opset {versions[0]}{of_domain}, "
+        fact += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
         hint = f"export both with opset {max(versions)}"
         if versions[0] > versions[1] and not domain:
             name = quote(self.graph.path.name)
             hint += f"; or raise the other: subcut convert {name} --opset {versions[0]}"
         if domain:
-            raise ModelError(what, hint, code="edit.opsets-differ")
+            raise ModelError(fact, hint, code="edit.opsets-differ")
         try:
             converted, _ = convert_model(theirs, other.path, versions[1])
         except ModelError as e:
             raise ModelError(
-                f"{what}, and it cannot be converted: {e.what}", hint, code="opset.not-convertible"
+                f"{fact}, and it cannot be converted: {e.what}", hint, code="opset.not-convertible"
             ) from e
         self.remarks.append(
             f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}"

@@ -132,9 +132,9 @@ def compute_edge_values(
 def _make_row(name: str, ours: Sequence[Records], theirs: Sequence[Records]) -> OutputEffect:
     worst = OutputEffect(name, "same", "bit-identical")
     for one, other in zip(ours, theirs, strict=True):
-        found = _measure_difference(name, one[name].value(), other[name].value())
-        if worst.status == "same" or (found.max_rel or 0) > (worst.max_rel or 0):
-            worst = found
+        difference = _measure_difference(name, one[name].value(), other[name].value())
+        if worst.status == "same" or (difference.max_rel or 0) > (worst.max_rel or 0):
+            worst = difference
     return worst
 
 

@@ -114,20 +114,20 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
 
 
 def _name_all(info: Any, name: str) -> Any:
-    made = protobuf.load_protos().ValueInfoProto.FromString(info.SerializeToString())
-    made.name = name
-    return made
+    info_copy = protobuf.load_protos().ValueInfoProto.FromString(info.SerializeToString())
+    info_copy.name = name
+    return info_copy
 
 
 def _order(other: Graph) -> list[str]:
     """Return the outputs that a tail's metadata name; empty for any other model."""
     text = next((e.value for e in other.model.metadata_props if e.key == OUTPUTS), "")
     try:
-        found = json.loads(text) if text else []
+        names = json.loads(text) if text else []
     except ValueError:
         return []
-    if isinstance(found, list):
-        return [n for n in found if isinstance(n, str)]
+    if isinstance(names, list):
+        return [n for n in names if isinstance(n, str)]
     return []
 
 
@@ -231,11 +231,11 @@ def remove_tail(
     model = draft.model.graph
     gone = find_owned_nodes(graph, region)
     draft.drop_nodes(gone)
-    made = set(graph.iter_outputs(gone))
-    assign(model.output, [v for v in model.output if v.name not in made])
-    known = {v.name for v in model.output} | set(graph.inputs)
+    produced = set(graph.iter_outputs(gone))
+    assign(model.output, [v for v in model.output if v.name not in produced])
+    available = {v.name for v in model.output} | set(graph.inputs)
     for name in region.entering:
-        if name not in known:
+        if name not in available:
             model.output.add(name=name).type.CopyFrom(tail.types[name])
     outputs = {v.name for v in model.output}
     assign(model.value_info, [v for v in model.value_info if v.name not in outputs])

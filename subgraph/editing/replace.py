@@ -59,12 +59,12 @@ def replace(
     for theirs, name in connected.items():
         if name not in our_types or theirs not in their_types:
             continue
-        one = read_type(our_types[name])
-        other = read_type(their_types[theirs])
-        if not _fits(one, other):
+        our_type = read_type(our_types[name])
+        their_type = read_type(their_types[theirs])
+        if not _fits(our_type, their_type):
             raise ModelError(
-                f"'{name}' is {_show(one)} in {graph.path.name}, and"
-                f" {_show(other)} in {piece.path.name}",
+                f"'{name}' is {_show(our_type)} in {graph.path.name}, and"
+                f" {_show(their_type)} in {piece.path.name}",
                 "the piece must keep the types of the tensors at its boundary",
                 code="edit.types-differ",
             )
@@ -74,9 +74,9 @@ def replace(
     gone = find_owned_nodes(graph, region)
     draft.drop_nodes(gone)
     kept_makers = [i for i in region.pulled if i not in gone]
-    made = {name: name for name in graph.iter_outputs(kept_makers) if name in piece.maker}
+    kept_tensors = {name: name for name in graph.iter_outputs(kept_makers) if name in piece.maker}
     frozen = {name: name for name in computed if name in piece.weights}
-    called = draft.insert(piece, connected | made | frozen)
+    called = draft.insert(piece, connected | kept_tensors | frozen)
     # without constants that region and model both need
     new = draft.model.graph
     ours_kept = new.node[: len(graph.nodes) - len(gone)]
@@ -120,15 +120,15 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
     for theirs, name in connected.items():
         is_known = is_tensor(graph, name) or graph.is_weight(name)
         if name in within or not is_known:
-            known = region.entering
+            boundary = region.entering
             raise UnknownName(
                 f"{piece.path.name} reads '{theirs}', which is not a tensor outside the region",
-                f"--map with a line: {[*known, 'NAME'][0]} {theirs}",
-                find_nearest(name, known),
+                f"--map with a line: {[*boundary, 'NAME'][0]} {theirs}",
+                find_nearest(name, boundary),
                 code="edit.unknown-tensor",
             )
-    given = {ours.get(name, name): name for name in piece.outputs}
-    if missing := [name for name in region.outputs if name not in given]:
+    piece_outputs = {ours.get(name, name): name for name in piece.outputs}
+    if missing := [name for name in region.outputs if name not in piece_outputs]:
         free = [name for name in piece.outputs if ours.get(name, name) not in region.outputs]
         names = ", ".join(missing)
         raise UsageError(
@@ -136,29 +136,29 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
             f"--map with a line: {missing[0]} {[*free, 'NAME'][0]}",
             code="edit.output-missing",
         )
-    return connected | {given[name]: name for name in region.outputs}
+    return connected | {piece_outputs[name]: name for name in region.outputs}
 
 
-def _fits(one: DeclaredType, other: DeclaredType) -> bool:
-    named = "undefined" not in (one.dtype, other.dtype)
-    return one.does_shape_fit(other) and not (
-        named and (one.form, one.dtype) != (other.form, other.dtype)
+def _fits(ours: DeclaredType, theirs: DeclaredType) -> bool:
+    named = "undefined" not in (ours.dtype, theirs.dtype)
+    return ours.does_shape_fit(theirs) and not (
+        named and (ours.form, ours.dtype) != (theirs.form, theirs.dtype)
     )
 
 
-def _show(t: DeclaredType) -> str:
-    if t.dims is None:
-        return t.dtype
-    sizes = ("?" if d is None else str(d) for d in t.dims)
-    return f"{t.dtype} {clean('×'.join(sizes))}"
+def _show(declared: DeclaredType) -> str:
+    if declared.dims is None:
+        return declared.dtype
+    sizes = ("?" if d is None else str(d) for d in declared.dims)
+    return f"{declared.dtype} {clean('×'.join(sizes))}"
 
 
 def _declare(graph: Any, inputs: Sequence[Any], infos: Sequence[Any]) -> None:
     """Declare again what `drop_nodes` removed: types at the boundary, and weights that users may
     feed as inputs."""
-    known = {v.name for v in (*graph.input, *graph.output, *graph.value_info)}
+    declared = {v.name for v in (*graph.input, *graph.output, *graph.value_info)}
     weights = {t.name for t in graph.initializer} | {
         s.values.name for s in graph.sparse_initializer
     }
-    graph.value_info.extend(v for v in infos if v.name not in known)
-    graph.input.extend(v for v in inputs if v.name in weights - known)
+    graph.value_info.extend(v for v in infos if v.name not in declared)
+    graph.input.extend(v for v in inputs if v.name in weights - declared)

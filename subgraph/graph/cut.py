@@ -244,17 +244,17 @@ def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueIn
     """Return a declaration with the type that was inferred, if the two contradict each other."""
     if type_proto is None or allows(type_proto, info.type):
         return info
-    found = type_proto.tensor_type
-    said = info.type.tensor_type
+    inferred = type_proto.tensor_type
+    declared = info.type.tensor_type
     if (
         type_proto.HasField("tensor_type")
-        and not found.HasField("shape")
-        and found.elem_type == said.elem_type
+        and not inferred.HasField("shape")
+        and inferred.elem_type == declared.elem_type
     ):
         return info  # of the shape nothing was inferred
-    other = protobuf.clone(info)
-    other.type.CopyFrom(type_proto)
-    return other
+    corrected = protobuf.clone(info)
+    corrected.type.CopyFrom(type_proto)
+    return corrected
 
 
 def list_freezable(region: Region, captured: Sequence[Records]) -> Strings:
@@ -369,16 +369,16 @@ def _make_names_distinct(order: Sequence[int], out: GraphProto) -> dict[str, str
     """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new
     name → old."""
     renamed = {}
-    seen = set()
+    earlier_names = set()
     taken = {node.name for node in out.node}
     for i, node in zip(order, out.node, strict=True):
         old = node.name
-        if old and old in seen:
+        if old and old in earlier_names:
             while node.name in taken:
                 node.name += f"#{i}"
             renamed[node.name] = old
             taken.add(node.name)
-        seen.add(old)
+        earlier_names.add(old)
     return renamed
 
 
@@ -504,11 +504,14 @@ def _contradicts_declarations(
         if _has_misfit(graph, i, read):
             return True
         name = next(iter(graph.nodes[i].output), "")
-        if name and (made := _find_output_shape(graph.nodes[i], read)) is not None:
-            said = _find_dims(graph, name, infos)
-            if said and (len(said) != len(made) or any(map(_differ, said, made))):
+        if name and (output_shape := _find_output_shape(graph.nodes[i], read)) is not None:
+            declared_dims = _find_dims(graph, name, infos)
+            if declared_dims and (
+                len(declared_dims) != len(output_shape)
+                or any(map(_differ, declared_dims, output_shape))
+            ):
                 return True
-            shapes[name] = made
+            shapes[name] = output_shape
     nodes = {*region.nodes, *graph.producers(inputs)}
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
     types |= {n: graph.weights[n].data_type for n in graph.iter_inputs(nodes) if n in graph.weights}
@@ -609,10 +612,10 @@ def _differ(size: Any, other: Any, times: int = 1) -> bool:
 
 def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
     """Infer types by onnx over the nodes upstream of these tensors; weights stay on disk."""
-    made = [n for n in names if n in graph.maker]
-    if not made:
+    computed_names = [n for n in names if n in graph.maker]
+    if not computed_names:
         return {}
-    above = regions.find_upstream(graph, made)
+    above = regions.find_upstream(graph, computed_names)
     feeds = above.entering
     model, _ = build_model(graph, above, feeds, [], find_declared_types(graph, feeds), {})
     try:

@@ -188,8 +188,8 @@ class Graph:
     def readers_of(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Return the consumers of a few tensors in one pass over the nodes, without an index."""
         tensors = set(names)
-        if (known := self._readers) is not None:
-            return pick(known, tensors)
+        if (cached_readers := self._readers) is not None:
+            return pick(cached_readers, tensors)
         readers: dict[str, list[int]] = {}
         for i, names in enumerate(self.reads):
             if not tensors.isdisjoint(names):
@@ -253,10 +253,10 @@ def find_made_twice(graph: Graph) -> list[tuple[str, int, int]]:
     if len(graph.maker) == sum(map(len, graph.makes)):
         return []
     first: dict[str, int] = {}
-    found = []
+    repeats = []
     for i, makes in enumerate(graph.makes):
-        found += [(name, first[name], i) for name in makes if first.setdefault(name, i) != i]
-    return found
+        repeats += [(name, first[name], i) for name in makes if first.setdefault(name, i) != i]
+    return repeats
 
 
 def as_graph(model: object, function: str) -> Graph:

@@ -25,8 +25,11 @@ def find_kinds(graph: Graph, tensors: Iterable[str]) -> dict[str, int]:
     tensors.
     """
     names = list(tensors)
-    if (known := graph.known_kinds) is not None:
-        return {n: known[n] if n in known else _find_kind_of_source(graph, n) for n in names}
+    if (cached_kinds := graph.known_kinds) is not None:
+        return {
+            n: cached_kinds[n] if n in cached_kinds else _find_kind_of_source(graph, n)
+            for n in names
+        }
     made_by = graph.maker.get
     reads = graph.reads
     ops = graph.ops

@@ -24,12 +24,12 @@ def find_external_files(graph: Graph) -> dict[str, Path]:
     Raises:
         DataError: a location leads out of the model's folder, or its file is missing or too short.
     """
-    found = {}
+    files = {}
     for tensor in flatten(map(iter_tensors, (graph.model.graph, *graph.model.functions))):
         if protobuf.is_in_other_file(tensor):
             location = next((str(e.value) for e in tensor.external_data if e.key == "location"), "")
-            found[location] = protobuf.locate(tensor, graph.path).file
-    return found
+            files[location] = protobuf.locate(tensor, graph.path).file
+    return files
 
 
 def copy_model(graph: Graph, path: Path) -> None:
@@ -52,8 +52,8 @@ def _copy(files: Mapping[str, Path], folder: Path) -> None:
     """
     for location, file in files.items():
         target = folder / location
-        what = f"cannot copy {file} to {target}"
-        with explain_os_error(OutputError, what, "free some space", code="output.unwritable"):
+        fact = f"cannot copy {file} to {target}"
+        with explain_os_error(OutputError, fact, "free some space", code="output.unwritable"):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
 

@@ -153,14 +153,14 @@ def find_called(
     nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, Any]
 ) -> set[FunctionKey]:
     """Return the functions that these nodes call, also from bodies and through other functions."""
-    found: set[FunctionKey] = set()
+    called: set[FunctionKey] = set()
     waiting = list(iter_nodes(nodes)) if functions else []
     for node in waiting:  # it grows meanwhile
         key = find_function_key(node)
-        if key in functions and key not in found:
-            found.add(key)
+        if key in functions and key not in called:
+            called.add(key)
             waiting += iter_nodes(functions[key].node)
-    return found
+    return called
 
 
 # ------------------------------------------------------------ names
@@ -229,6 +229,6 @@ def rename(graph: GraphProto, tensor: Callable[[str], str], node: Callable[[str]
 
 def assign(field: Any, elements: Iterable[Any]) -> None:
     """Give a repeated field of messages these elements, some of which it may hold now."""
-    kept = [type(e).FromString(e.SerializeToString()) for e in elements]
+    copies = [type(e).FromString(e.SerializeToString()) for e in elements]
     del field[:]
-    field.extend(kept)
+    field.extend(copies)

@@ -130,8 +130,8 @@ class OnnxProcess:
                 limit, or crashed.
         """
         parts = [node.SerializeToString(), *(m.SerializeToString() for m in types)]
-        words = {"op": node.op_type, "domain": node.domain, "sizes": [len(p) for p in parts]}
-        body = self._ask("function", b"".join(parts), version=version, opset=opset, **words)
+        request = {"op": node.op_type, "domain": node.domain, "sizes": [len(p) for p in parts]}
+        body = self._ask("function", b"".join(parts), version=version, opset=opset, **request)
         function: FunctionProto = protobuf.load_protos().FunctionProto.FromString(body)
         return function
 
@@ -158,10 +158,10 @@ class OnnxProcess:
             self._child = None
             code = child.end()
             name = name_crash(code)
-            how = f"it was ended by {name}" if name else f"it ended with code {code}"
+            end = f"it was ended by {name}" if name else f"it ended with code {code}"
             limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
             raise ModelError(
-                f"onnx's {TASKS[call]} failed on {self.path.name}: {how}, {limit}, or by a crash",
+                f"onnx's {TASKS[call]} failed on {self.path.name}: {end}, {limit}, or by a crash",
                 "the model may be damaged, or made to do harm",
                 code="model.check-failed",
             )
@@ -173,8 +173,8 @@ class OnnxProcess:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
         self._bound = min(MAX_MEMORY + MEMORY_PER_BYTE * size, measure_free_memory())
-        what = f"cannot start a process to check {self.path.name}"
-        with explain_os_error(ModelError, what, code="process.not-started"):
+        fact = f"cannot start a process to check {self.path.name}"
+        with explain_os_error(ModelError, fact, code="process.not-started"):
             return ScriptProcess(make_python_command("-I", "-S", CHILD, folder), memory=self._bound)
 
     def __enter__(self) -> OnnxProcess:

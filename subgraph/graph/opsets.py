@@ -71,8 +71,8 @@ def list_newest_opsets() -> dict[str, int]:
     import onnx.defs
 
     newest = {"": int(onnx.defs.onnx_opset_version())}
-    for known in onnx.defs.get_all_schemas_with_history():
-        newest[known.domain] = max(newest.get(known.domain, 1), int(known.since_version))
+    for schema in onnx.defs.get_all_schemas_with_history():
+        newest[schema.domain] = max(newest.get(schema.domain, 1), int(schema.since_version))
     return newest
 
 
@@ -115,10 +115,10 @@ def find_newer_nodes(
     return [(node, since) for node, since in meant if since is not None and since > version]
 
 
-def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) -> list[str]:
+def list_changed(model: protobuf.ModelProto, domain: str, first: int, second: int) -> list[str]:
     """Return the operators of a domain in use that two of its versions define differently, or that
     onnx does not know."""
-    if one == other:
+    if first == second:
         return []
     domain = canonicalize_domain(domain)
     used = {
@@ -126,10 +126,14 @@ def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) 
         for node in iter_model_nodes(model)
         if canonicalize_domain(node.domain) == domain
     }
-    own = {name for of, name, _ in list_functions(model) if canonicalize_domain(of) == domain}
+    local_names = {
+        name
+        for function_domain, name, _ in list_functions(model)
+        if canonicalize_domain(function_domain) == domain
+    }
     versions = {
-        op: (_find_since(op, one, domain), _find_since(op, other, domain))
-        for op in sorted(used - own)
+        op: (_find_since(op, first, domain), _find_since(op, second, domain))
+        for op in sorted(used - local_names)
     }
     return [op for op, (before, after) in versions.items() if not before or before != after]
 
@@ -137,23 +141,23 @@ def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) 
 def _find_since(op: str, version: int, domain: str = "") -> int | None:
     """Return the version that defines what an operator means in this one; None if onnx does not
     know it."""
-    found = find_schema(op, version, domain)
-    if found is None:
+    schema = find_schema(op, version, domain)
+    if schema is None:
         return None
-    return int(found.since_version)
+    return int(schema.since_version)
 
 
 def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
     """Return the node without attributes whose values mean what older opsets, which lack them, do
     anyway."""
     bare = protobuf.clone(node)
-    kept = []
+    attributes = []
     for a in node.attribute:
         value = get_attribute(node, a.name)
         values = value if isinstance(value, list) else [value]
         if a.name not in DEFAULTS or any(v != DEFAULTS[a.name] for v in values):
-            kept.append(a)
-    assign(bare.attribute, kept)
+            attributes.append(a)
+    assign(bare.attribute, attributes)
     return bare
 
 
@@ -163,18 +167,18 @@ def find_misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain
     The node is the subject of the sentence: "reads 'x' as int64 …". `types`: tensor →
     `tensor(float)`, as far as known.
     """
-    known = find_schema(str(node.op_type), version, domain)
-    if known is None:
+    schema = find_schema(str(node.op_type), version, domain)
+    if schema is None:
         versions = list_schema_versions(str(node.op_type), domain)
         first = f": it comes with opset {versions[0].since_version}" if versions else ""
         return f"is not part of opset {version}{first}"
-    if known.deprecated:
-        return f"is no longer part of opset {version} (since {known.since_version})"
-    if reason := next(_iter_wrong_attributes(node, known, version), ""):
+    if schema.deprecated:
+        return f"is no longer part of opset {version} (since {schema.since_version})"
+    if reason := next(_iter_wrong_attributes(node, schema, version), ""):
         return reason
     for role, names, low, high in (
-        ("input", node.input, known.min_input, known.max_input),
-        ("output", node.output, known.min_output, known.max_output),
+        ("input", node.input, schema.min_input, schema.max_input),
+        ("output", node.output, schema.min_output, schema.max_output),
     ):
         if not low <= len(names) <= high:
             if low == high:
@@ -185,7 +189,7 @@ def find_misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain
                 limits = f"{low} to {high}"
             return f"has {count(names, role)}; at opset {version} it has {limits}"
     for position, name in enumerate(node.input):
-        formal = _find_formal(known.inputs, position)
+        formal = _find_formal(schema.inputs, position)
         actual = types.get(name) if name and formal else None
         if actual and actual not in formal.types:
             # only tensor types, if there are any
@@ -196,16 +200,16 @@ def find_misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain
     return ""
 
 
-def _iter_wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Iterator[str]:
+def _iter_wrong_attributes(node: protobuf.NodeProto, schema: Any, version: int) -> Iterator[str]:
     # Which tools reserve.
     present = {str(a.name): a.type for a in node.attribute if not a.name.startswith("__")}
     for name, kind in present.items():
-        if name not in known.attributes:
+        if name not in schema.attributes:
             yield f"has the attribute '{name}', which opset {version} does not know"
-        elif kind != (formal := known.attributes[name].type).value:
+        elif kind != (formal := schema.attributes[name].type).value:
             actual = protobuf.load_protos().AttributeProto.AttributeType.Name(kind)
             yield f"has the attribute '{name}' of type {actual}, but it is {formal.name}"
-    for name, needed in known.attributes.items():
+    for name, needed in schema.attributes.items():
         if needed.required and name not in present:
             yield f"lacks the attribute '{name}', which it needs at opset {version}"
 

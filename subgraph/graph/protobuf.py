@@ -307,18 +307,18 @@ def _walk_graph(file: File, begin: int, end: int, parts: list[bytes]) -> list[by
 def _read_stub(file: File, begin: int, end: int) -> bytes | None:
     """Return the tensor between these positions as a serialized stub; None if it has no raw
     data."""
-    kept = []
+    pieces = []
     raw = None
     start = begin
     for number, tag, at, stop in iter_fields(file, begin, end, "initializer"):
         if number == RAW_DATA:
-            kept.append(file.cut(start, tag))
+            pieces.append(file.cut(start, tag))
             raw = (at, stop - at)
             start = stop
     if raw is None:
         return None
-    kept.append(file.cut(start, end))
-    tensor = _decode(file.path, b"".join(kept), find_reading_class("TensorProto"))
+    pieces.append(file.cut(start, end))
+    tensor = _decode(file.path, b"".join(pieces), find_reading_class("TensorProto"))
     point_to(tensor, HERE, *raw)
     return bytes(tensor.SerializeToString(deterministic=True))
 
@@ -782,15 +782,15 @@ def rewrite(model: ModelProto, source: Path, path: Path) -> None:
 
 def explain_read_error(path: Path) -> AbstractContextManager[None]:
     """Report an error of the operating system in a block as one of the model that is read."""
-    what = f"cannot read {path}"
-    return explain_os_error(ModelError, what, "check the path", code="model.unreadable")
+    fact = f"cannot read {path}"
+    return explain_os_error(ModelError, fact, "check the path", code="model.unreadable")
 
 
 def explain_write_error(path: Path) -> AbstractContextManager[None]:
     """Report an error of the operating system in a block as one of the file that is written."""
-    what = f"cannot write {path}"
+    fact = f"cannot write {path}"
     hint = "free some space or choose another -o"
-    return explain_os_error(OutputError, what, hint, code="output.unwritable")
+    return explain_os_error(OutputError, fact, hint, code="output.unwritable")
 
 
 def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], path: Path) -> None:

@@ -88,10 +88,10 @@ def find_operator_step(node: protobuf.NodeProto, attribute: str = "scale") -> fl
 
 def quantizes_itself(graph: Graph) -> bool:
     """Return whether the model quantizes values that depend on its inputs."""
-    made = list(
+    produced = list(
         flatten(graph.makes[i][:1] for i, node in enumerate(graph.nodes) if makes_steps(node))
     )
-    return VALUE in find_kinds(graph, made).values()
+    return VALUE in find_kinds(graph, produced).values()
 
 
 def find_step(graph: Graph, name: str) -> float:
@@ -133,21 +133,23 @@ def find_tensor_scales(graph: Graph) -> dict[str, Scale]:
             scales[source] = read[-1]
     for i in reversed(order):  # back from where values are dequantized
         node = graph.nodes[i]
-        known = scales.get(node.output[0]) if graph.ops[i] in CARRIERS and node.input else None
-        if known and len(known.step) == 1 and is_tensor(graph, node.input[0]):
-            scales.setdefault(node.input[0], known)
+        output_scale = (
+            scales.get(node.output[0]) if graph.ops[i] in CARRIERS and node.input else None
+        )
+        if output_scale and len(output_scale.step) == 1 and is_tensor(graph, node.input[0]):
+            scales.setdefault(node.input[0], output_scale)
     return scales
 
 
 def _read_scales(graph: Graph) -> dict[str, list[Scale]]:
     """Return the different scales with which each computed tensor is dequantized."""
-    found: dict[str, list[Scale]] = {}
+    scales: dict[str, list[Scale]] = {}
     for node in graph.nodes:
         if node.op_type == "DequantizeLinear" and is_tensor(graph, node.input[0]):
             scale = read_constant_scale(graph, node, 1, 2)
-            if scale and scale not in found.get(node.input[0], ()):
-                found.setdefault(node.input[0], []).append(scale)
-    return found
+            if scale and scale not in scales.get(node.input[0], ()):
+                scales.setdefault(node.input[0], []).append(scale)
+    return scales
 
 
 def _iter_operator_scales(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:

@@ -205,9 +205,9 @@ def find_upstream(graph: Graph, tensors: Iterable[str], *, keep_random: bool = T
         tensors: Their names.
         keep_random: As for `build_region`.
     """
-    made = [name for name in tensors if name in graph.maker]
-    nodes = find_ancestors(graph, graph.producers(made))
-    return build_region(graph, nodes, [(name,) for name in made], keep_random=keep_random)
+    computed = [name for name in tensors if name in graph.maker]
+    nodes = find_ancestors(graph, graph.producers(computed))
+    return build_region(graph, nodes, [(name,) for name in computed], keep_random=keep_random)
 
 
 def find_upstream_until(
@@ -263,9 +263,9 @@ def build_region(
             "move --end further down",
             code="region.only-random",
         )
-    made = set(graph.iter_outputs(inside))
+    produced = set(graph.iter_outputs(inside))
     read = dict.fromkeys(graph.iter_inputs(graph.in_order(inside)))
-    entering = [name for name in read if name not in made]
+    entering = [name for name in read if name not in produced]
     weights = set(filter(graph.is_weight, entering))
     sources = weights | graph.inputs.keys()
     undefined = [name for name in entering if name not in sources and name not in graph.maker]
@@ -292,17 +292,19 @@ def build_region(
         random=tuple(graph.in_order(random)),
         inputs=tuple(n for n in entering if n in graph.inputs or kinds.get(n) == VALUE),
         shapes=tuple(n for n in entering if kinds.get(n) == SHAPE),
-        outputs=_find_leaving(graph, inside, made, requested),
+        outputs=_find_leaving(graph, inside, produced, requested),
         weights=tuple(sorted(weights)),
     )
 
 
 def _find_leaving(
-    graph: Graph, inside: set[int], made: set[str], requested: Iterable[Strings]
+    graph: Graph, inside: set[int], produced: set[str], requested: Iterable[Strings]
 ) -> Strings:
-    leaving = made.intersection(graph.outputs)
+    leaving = produced.intersection(graph.outputs)
     leaving.update(
-        name for name, readers in graph.readers_of(made).items() if not inside.issuperset(readers)
+        name
+        for name, readers in graph.readers_of(produced).items()
+        if not inside.issuperset(readers)
     )
     read = leaving.union(*(graph.reads[i] for i in inside))
     for group in requested:
@@ -325,16 +327,16 @@ def _make_no_path_error(graph: Graph, start: Selection, end: Selection) -> NoReg
             code="region.end-is-upstream",
         )
     common = below_end & find_descendants(graph, start.nodes)
-    what = f"no path leads from start '{start.text}' to end '{end.text}'"
+    fact = f"no path leads from start '{start.text}' to end '{end.text}'"
     if common:
         first = graph.label(min(common, key=graph.rank.__getitem__))
         return NoRegion(
-            f"{what}; both lead to '{first}'",
+            f"{fact}; both lead to '{first}'",
             f"--start {start.text} --end {first} holds that join",
             code="region.no-path",
         )
     return NoRegion(
-        f"{what}, and they meet nowhere below",
+        f"{fact}, and they meet nowhere below",
         "name two nodes of one branch",
         code="region.separate-branches",
     )

@@ -96,14 +96,14 @@ def select_tensor(graph: Graph, text: str) -> str:
     selection = select(graph, text)
     if selection.tensor:
         return selection.tensor
-    made = graph.makes[selection.nodes[0]]
-    if len(made) != 1:
+    produced = graph.makes[selection.nodes[0]]
+    if len(produced) != 1:
         raise UsageError(
-            f"'{text}' makes {len(made)} tensors",
-            f"say which: {', '.join(made)}",
+            f"'{text}' makes {len(produced)} tensors",
+            f"say which: {', '.join(produced)}",
             code="tensor.ambiguous",
         )
-    return made[0]
+    return produced[0]
 
 
 def _raise_unknown(graph: Graph, text: str) -> Selection:
@@ -178,10 +178,10 @@ def _select_by_tensor_name(graph: Graph, text: str, name: str) -> Selection | No
 
 def _select_by_node_name(graph: Graph, text: str, name: str) -> Selection | None:
     if same := graph.shared_names.get(name):
-        which = ", ".join(f"#{i}" for i in same[:8])
+        indices = ", ".join(f"#{i}" for i in same[:8])
         raise UsageError(
             f"'{text}' is the name of {len(same)} nodes",
-            f"say which: {which}",
+            f"say which: {indices}",
             code="node.ambiguous",
         )
     if name in graph.names:

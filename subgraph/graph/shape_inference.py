@@ -106,9 +106,9 @@ def infer_types(graph: Graph) -> InferredTypes:
         for inner in iter_nodes([node]):
             inner.name = f"#{i}"
     _sort(graph, model.graph)
-    known = read_imports(model)
+    imports = read_imports(model)
     for domain in {canonicalize_domain(node.domain) for node in iter_nodes(graph.nodes)}:
-        if domain and domain not in known:  # otherwise inference stops for the full model
+        if domain and domain not in imports:  # otherwise inference stops for the full model
             model.opset_import.add(domain=domain, version=1)
     # inference mistakes the list of values for the tensor
     for sparse in model.graph.sparse_initializer:
@@ -162,8 +162,8 @@ def _check(model: ModelProto, onnx: OnnxProcess) -> list[Complaint]:
         text, _, context = str(e).partition("==> Context:")
         name = re.compile(r"[Nn]ame: #(\d+) OpType")
         at = name.search(context) or name.search(text)
-        what = " ".join(text.split()).removeprefix("ValidationError: ")
-        return [Complaint(int(at[1]) if at else None, what, certain=True, from_checker=True)]
+        fact = " ".join(text.split()).removeprefix("ValidationError: ")
+        return [Complaint(int(at[1]) if at else None, fact, certain=True, from_checker=True)]
     return []
 
 

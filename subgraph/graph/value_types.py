@@ -65,11 +65,11 @@ class DeclaredType(NamedTuple):
 def get_tensor_type(proto: TypeProto | None) -> DeclaredType | None:
     """Return the type of a tensor; None for no type, or another than a tensor's."""
     try:
-        found = read_type(proto) if proto else None
+        declared = read_type(proto) if proto else None
     except InputError:
         return None
-    if found and found.form == "tensor":
-        return found
+    if declared and declared.form == "tensor":
+        return declared
     return None
 
 
@@ -228,8 +228,8 @@ def find_value_infos(graph: Graph, names: Iterable[str] | None = None) -> dict[s
     Raises:
         ModelError: a value_info is damaged.
     """
-    if names is not None and (known := graph.known_infos) is not None:
-        found = sorted((known[name] for name in set(names) if name in known), key=itemgetter(0))
+    if names is not None and (infos := graph.known_infos) is not None:
+        found = sorted((infos[name] for name in set(names) if name in infos), key=itemgetter(0))
         return {info.name: info for _, info in found}
     proto = graph.model.graph
     cls = protobuf.load_protos().ValueInfoProto

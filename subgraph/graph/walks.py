@@ -46,15 +46,15 @@ def find_ancestors(graph: Graph, nodes: Iterable[int], floor: int = -1) -> set[i
     rank = graph.rank
     reads = graph.reads
     maker = graph.maker
-    seen = set(nodes)
-    stack = list(seen)
+    ancestors = set(nodes)
+    stack = list(ancestors)
     while stack:
         for name in reads[stack.pop()]:
-            other = maker.get(name)
-            if other is not None and other not in seen and rank[other] >= floor:
-                seen.add(other)
-                stack.append(other)
-    return seen
+            producer = maker.get(name)
+            if producer is not None and producer not in ancestors and rank[producer] >= floor:
+                ancestors.add(producer)
+                stack.append(producer)
+    return ancestors
 
 
 def find_descendants(graph: Graph, nodes: Iterable[int]) -> set[int]:

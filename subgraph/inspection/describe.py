@@ -344,10 +344,12 @@ class _Facts:
             run=run,
         )
 
-    def _describe_problem(self, p: Problem) -> ProblemEntry:
-        node = None if p.node is None else self.node(p.node)
-        where = "" if p.node is None else f"{format_node_title(self.graph, p.node)}: "
-        return ProblemEntry(p.kind, p.fatal, node, p.tensor, where + p.what, p.hint)
+    def _describe_problem(self, problem: Problem) -> ProblemEntry:
+        node = None if problem.node is None else self.node(problem.node)
+        where = "" if problem.node is None else f"{format_node_title(self.graph, problem.node)}: "
+        return ProblemEntry(
+            problem.kind, problem.fatal, node, problem.tensor, where + problem.what, problem.hint
+        )
 
     def node(self, i: int) -> NodeInfo:
         node = self.graph.nodes[i]
@@ -386,9 +388,9 @@ class _Facts:
                 range=None if measured.range is None else measured.range.summary(),
                 value=measured.value,
             )
-        if known := self.types.type_of(name):
+        if declared := self.types.type_of(name):
             source = "declared" if proto else "inferred"
-            return replace(entry, source=source, **vars(_describe_type(known)))
+            return replace(entry, source=source, **vars(_describe_type(declared)))
         return entry
 
     def entering(self, name: str) -> EnteringTensor:
@@ -426,8 +428,8 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     if obstacle:
         return replace(facts, notes=(f"not run: {obstacle.what}",))
     affected = find_affected_nodes(graph, facts.problems)
-    made = [n for n in names if n in graph.maker]
-    known = {n: types.type_of(n) for n in made if graph.maker[n] not in affected}
+    computed = [n for n in names if n in graph.maker]
+    known = {n: types.type_of(n) for n in computed if graph.maker[n] not in affected}
     # maps cannot be stored
     runnable = [n for n, proto in known.items() if not (proto and holds_maps(proto))]
     runnable.sort(key=lambda n: graph.rank[graph.maker[n]])
@@ -441,9 +443,9 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
         f"the reference fails at {format_node_title(graph, graph.maker[f.tensor])}: {f.what}"
         for f in measured.failures
     ]
-    if missing := sum(name not in measured.tensors for name in made):
+    if missing := sum(name not in measured.tensors for name in computed):
         notes.append(
-            f"{missing} of {len(made)} tensors could not be run: their types are as declared or"
+            f"{missing} of {len(computed)} tensors could not be run: their types are as declared or"
             " inferred"
         )
     if any(origin.kind is OriginKind.RANDOM for origin in measured.origins.values()):

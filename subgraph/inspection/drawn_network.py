@@ -78,12 +78,12 @@ def make_network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None
 
 def make_labeled_network(graph: Graph) -> Network:
     """Return the drawn network with each node by its label, without weights, for a document."""
-    whole = make_network(graph)
-    seen = {*whole.inputs, *flatten(whole.makes)}
+    network = make_network(graph)
+    drawn = {*network.inputs, *flatten(network.makes)}
     return replace(
-        whole,
+        network,
         names=[graph.label(i) for i in range(len(graph.nodes))],
-        reads=[[name for name in row if name in seen] for row in whole.reads],
+        reads=[[name for name in row if name in drawn] for row in network.reads],
     )
 
 
@@ -201,7 +201,7 @@ def _compute_value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_compute_value(left, sizes), _compute_value(right, sizes))
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_compute_value(one, sizes) for one in given))
+            return _FUNCTIONS[name](*(_compute_value(argument, sizes) for argument in given))
     raise ValueError(ast.dump(tree))
 
 
@@ -210,14 +210,14 @@ def format_weight_notes(graph: Graph) -> dict[int, str]:
 
     `⟨64×3×7×7⟩ ⟨64⟩`, `1.41421`, `0, 6`; nodes without weights are omitted.
     """
-    found = {}
+    texts = {}
     for i, reads in enumerate(graph.reads):
         tensors = filter(None, map(graph.constant, reads))
         notes = drop_repeats(filter(None, (_note(graph, tensor) for tensor in tensors)))
         if notes:
             notes[MAX_NOTES:] = ["…"] if len(notes) > MAX_NOTES else []
-            found[i] = ", ".join(notes)
-    return found
+            texts[i] = ", ".join(notes)
+    return texts
 
 
 def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:

@@ -189,14 +189,14 @@ class Overflow:
     def _find_made_of_large(self) -> set[str]:
         """Return the tensors that are made from a constant that is out of range itself."""
         graph = self._graph
-        found = set[str]()
+        tensors = set[str]()
         for i in graph.order:
             is_path = graph.ops[i] in MASK_PATH
             largest = self._precision.largest
             reads = graph.reads[i] if is_path else ()
-            if any(n in found or self._measure_constant(n) > largest for n in reads):
-                found.update(graph.makes[i])
-        return found
+            if any(n in tensors or self._measure_constant(n) > largest for n in reads):
+                tensors.update(graph.makes[i])
+        return tensors
 
     def _measure_constant(self, name: str) -> float:
         """Return the largest finite magnitude of a float32 constant; 0 for other tensors."""
@@ -217,7 +217,7 @@ class Overflow:
         for name in 2 * list(filter(self.scaling.is_free, self._ranges)):
             if self._is_wrong(name, exponents.get(name, 0)):
                 solved = map(self.scaling.solve, ({name: k} for k in self._iter_needed(name)))
-                tried = (exponents | found for found in solved if found)
+                tried = (exponents | solution for solution in solved if solution)
                 exponents = next(filter(self._is_cure, tried), exponents)
         return exponents
 
@@ -247,12 +247,12 @@ class Overflow:
 
 def _find_read_values(graph: Graph) -> set[str]:
     """Return the tensors that are read by more than a Softmax or the like."""
-    found = set(graph.outputs)
+    tensors = set(graph.outputs)
     for i in reversed(graph.order):
-        is_path = graph.ops[i] in MASK_PATH and found.isdisjoint(graph.makes[i])
+        is_path = graph.ops[i] in MASK_PATH and tensors.isdisjoint(graph.makes[i])
         if graph.ops[i] not in MASK_ENDS and not is_path:
-            found.update(graph.reads[i])
-    return found
+            tensors.update(graph.reads[i])
+    return tensors
 
 
 def _divide(value: float, exponent: int) -> float:
@@ -292,20 +292,20 @@ class Scaling:
         return [] if is_fixed else rule
 
     def _read_equations(self, node: protobuf.NodeProto, rule: Sequence[str]) -> list[Equation]:
-        found = []
+        equations = []
         for word in rule:
             first, *other = re.split("[:+=-]", word, maxsplit=1)
             if word == "*":
-                found += [({k: 1.0}, 1) for k in range(len(node.input))]
+                equations += [({k: 1.0}, 1) for k in range(len(node.input))]
             elif ":" in word:
                 value = self.graph.array(node.input[1]) if other == ["p"] else np.float64(other[0])
                 if value is not None and value.size == 1 and value.any():
-                    found.append(({0: float(value.item())}, 1))
+                    equations.append(({0: float(value.item())}, 1))
             elif first.isdigit():
                 factors = {int(k): 1.0 if "+" in word else -1.0 for k in other} | {int(first): 1.0}
-                found.append((factors, int("=" not in word)))
+                equations.append((factors, int("=" not in word)))
         reads = dict(enumerate(node.input))
-        return [one for one in found if all(map(reads.get, one[0]))]
+        return [equation for equation in equations if all(map(reads.get, equation[0]))]
 
     def is_constant(self, name: str) -> bool:
         """Return whether the values of a tensor are stored in the model."""
@@ -322,19 +322,19 @@ class Scaling:
         These are tensors that one node reads and outputs. Of a product, the first factor has the
         exponent of the output, unless it is squared.
         """
-        found = defaultdict[str, list[tuple[int, str, float]]](list)
+        links = defaultdict[str, list[tuple[int, str, float]]](list)
         for i, node in enumerate(self.graph.nodes):
             for factors, output in self._equations[i]:
                 names = [node.input[k] for k in factors]
                 if not output or min(factors.values()) < 0 < len(names) - 1:
                     continue
                 power = sum(factors.values()) if len(set(names)) == 1 else 1.0
-                for made in node.output:
-                    pair = (node.input[min(factors)], made)
+                for produced in node.output:
+                    pair = (node.input[min(factors)], produced)
                     if all(map(self.is_free, pair)) and not any(map(self.is_constant, names)):
-                        found[pair[0]].append((i, made, power))
-                        found[made].append((i, pair[0], 1 / power))
-        return found
+                        links[pair[0]].append((i, produced, power))
+                        links[produced].append((i, pair[0], 1 / power))
+        return links
 
     def solve(self, seeds: Mapping[str, Exponent]) -> dict[str, Exponent] | None:
         """Return the exponents that follow from those of some tensors; None if one is a
@@ -343,19 +343,19 @@ class Scaling:
         Raises:
             ValueError: A node does not pass the exponents of channels on.
         """
-        known = dict(seeds)
+        exponents = dict(seeds)
         pending = list(seeds)
         while pending:
             name = pending.pop()
-            for i, other, factor in self._links.get(name, ()):
-                if other not in known:
-                    if factor != 1 and isinstance(known[name], np.ndarray):
+            for i, neighbor, factor in self._links.get(name, ()):
+                if neighbor not in exponents:
+                    if factor != 1 and isinstance(exponents[name], np.ndarray):
                         raise ValueError(self.graph.ops[i])
-                    known[other] = self.lay(i, known[name] * factor, name, other)
-                    pending.append(other)
-        if any(np.any(value % 1) for value in known.values()):
+                    exponents[neighbor] = self.lay(i, exponents[name] * factor, name, neighbor)
+                    pending.append(neighbor)
+        if any(np.any(value % 1) for value in exponents.values()):
             return None
-        return {name: _round(value) for name, value in known.items()}
+        return {name: _round(value) for name, value in exponents.items()}
 
     def iter_demands(
         self, exponents: Mapping[str, Exponent]
@@ -377,8 +377,8 @@ class Scaling:
                 *others, last = sorted(
                     factors, key=lambda k: (self.is_constant(node.input[k]), np.max(own[k]))
                 )
-                made = node.output[0]
-                total = output * self.lay(i, exponents.get(made, 0), made, node.input[last])
+                produced = node.output[0]
+                total = output * self.lay(i, exponents.get(produced, 0), produced, node.input[last])
                 for k in others:
                     wanted[k] = own[k]
                     total = total - factors[k] * self.lay(
@@ -434,13 +434,13 @@ class Scaling:
             return exponent
         if op not in BROADCASTS and len(own) != len(shape):
             named = get_attribute(node, "axes", [get_attribute(node, "axis", 0)])
-            given = self.graph.array(node.input[-1]) if op in NESTS else None
-            axes = tuple(named if given is None else given)
+            axes_input = self.graph.array(node.input[-1]) if op in NESTS else None
+            axes = tuple(named if axes_input is None else axes_input)
             if is_output:
                 return np.expand_dims(exponent, axes)
             return exponent.squeeze(axes)
-        kept = exponent.shape[int(np.argmax(np.asarray(exponent.shape) > 1)) :]
-        return exponent.reshape((1,) * (len(shape) - len(kept)) + kept)
+        tail = exponent.shape[int(np.argmax(np.asarray(exponent.shape) > 1)) :]
+        return exponent.reshape((1,) * (len(shape) - len(tail)) + tail)
 
 
 def _fold(

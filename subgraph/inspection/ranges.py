@@ -281,9 +281,11 @@ class _Measuring:
         graph = self.graph
         if len(graph.inputs) < 2:
             return []
-        made = (graph.iter_outputs(graph.readers.get(n, ())) for n in graph.inputs)
+        produced = (graph.iter_outputs(graph.readers.get(n, ())) for n in graph.inputs)
         return [
-            name for names in made if (name := next((n for n in names if n in self.tensors), ""))
+            name
+            for names in produced
+            if (name := next((n for n in names if n in self.tensors), ""))
         ]
 
 
@@ -306,8 +308,8 @@ def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> Mea
             ranges.append(compute_range(array))
             values.append(_read_value(array))
             (folder / str(k) / file).unlink()
-    known = [r for r in ranges if r is not None]
-    total = sum(known, Range()) if len(known) == len(ranges) else None
+    measured = [r for r in ranges if r is not None]
+    total = sum(measured, Range()) if len(measured) == len(ranges) else None
     is_same = bool(values) and all(v == values[0] for v in values)
     same = values[0] if is_same and records[0].form == "tensor" else None
     return MeasuredTensor(records[0].form, records[0].dtype, find_common_shape(shapes), total, same)

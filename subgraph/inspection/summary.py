@@ -125,10 +125,10 @@ def sum_weights(graph: Graph) -> WeightTotals:
     """Return the number, parameters and bytes of the weights, those that Constant nodes hold
     included; the element type with most bytes first."""
     weights = [summarize_weight(graph, name) for name in graph.weights]
-    for made, op in zip(graph.makes, graph.ops, strict=True):
-        tensor = graph.constant(made[0]) if op == CONSTANT and made else None
+    for outputs, op in zip(graph.makes, graph.ops, strict=True):
+        tensor = graph.constant(outputs[0]) if op == CONSTANT and outputs else None
         if tensor is not None:
-            weights.append(_summarize(made[0], tensor, tensor.dims))
+            weights.append(_summarize(outputs[0], tensor, tensor.dims))
     totals = [
         TypeTotals(dtype, len(same), sum(w.parameters for w in same), sum(w.bytes for w in same))
         for dtype, same in group_values((w.type, w) for w in weights).items()

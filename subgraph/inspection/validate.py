@@ -62,9 +62,9 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
         newest = list_newest_opsets().get(domain, version)
         if version > newest:
             name = domain or "ai.onnx"
-            what = f"opset {version} of '{name}' is newer than this onnx knows ({newest})"
+            fact = f"opset {version} of '{name}' is newer than this onnx knows ({newest})"
             hint = "its nodes are not checked: pip install -U onnx"
-            problems.append(Problem("opset", None, None, what, hint, fatal=False))
+            problems.append(Problem("opset", None, None, fact, hint, fatal=False))
     problems += _iter_unreadable_weights(graph)
     explained = any(p.fatal for p in problems)
     complaints = [c for c in types.complaints if not (explained and c.from_checker)]
@@ -120,8 +120,8 @@ def _find_disconnected(graph: Graph) -> Iterator[Problem]:
             if name not in existing:
                 similar = ", ".join(find_nearest(name, list(existing)))
                 hint = f"connect it; similar names: {similar}" if similar else "connect it"
-                what = f"reads '{name}', which no node makes and which is not an input"
-                yield Problem("dangling", i, name, what, hint)
+                fact = f"reads '{name}', which no node makes and which is not an input"
+                yield Problem("dangling", i, name, fact, hint)
                 return
 
 

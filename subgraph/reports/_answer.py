@@ -75,9 +75,9 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     Args:
         document: The result of a search.
     """
-    found = _find_headline(document)
+    headline = _find_headline(document)
     if document.whole.flaky_tensors:
-        found = replace(found, kind=AnswerKind.FLAKY, how="")
+        headline = replace(headline, kind=AnswerKind.FLAKY, how="")
     findings = document.findings
     proof = _iter_proof_of_model(document)
     lines = [
@@ -85,12 +85,12 @@ def answer(document: BisectDocument) -> ReportedAnswer:
         *_iter_lines_of_model(document),
     ]
     why = find_reason(document.whole.verdict)
-    is_said = document.whole.verdict.why == found.what
+    is_said = document.whole.verdict.why == headline.what
     if why and not is_said and not any(map(is_proven, findings)):
         lines.insert(0, ("outputs", why))  # no proven finding has a better reason
         lines.sort(key=lambda line: line[0] != "outputs")
     return replace(
-        found,
+        headline,
         cost=f"{count(document.cost.trials, 'run')}, {format_seconds(document.cost.seconds)}",
         lines=lines,
         further=[(title(f), list(describe_finding(f))) for f in findings[1:]],
@@ -100,8 +100,8 @@ def answer(document: BisectDocument) -> ReportedAnswer:
 
 def add_answer(document: BisectDocument) -> BisectDocument:
     """Return the document with its headline and the next commands."""
-    found = answer(document)
-    return replace(document, says=found.says, next=found.next)
+    reported = answer(document)
+    return replace(document, says=reported.says, next=reported.next)
 
 
 # ------------------------------------------------------------ headline
@@ -128,11 +128,11 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
     is_known_error = whole.signature in NUMBERS
     if each_rounds and is_known_error and kinds != {FindingKind.ACCUMULATED}:
         return ReportedAnswer(AnswerKind.ROUNDING, _say_rounding(document))
-    found = _say_findings(document)
+    headline = _say_findings(document)
     is_known = kinds != {FindingKind.UNRESOLVED}
     if is_known and (whole.status is Status.AGREE or (whole.mute and whole.status != Status.FAIL)):
-        return replace(found, what=f"{found.what}; the outputs agree")
-    return found
+        return replace(headline, what=f"{headline.what}; the outputs agree")
+    return headline
 
 
 def _say_agreement(document: BisectDocument) -> str:
@@ -161,8 +161,8 @@ def _say_rounding(document: BisectDocument) -> str:
     nodes = drop_repeats(flatten(shared))
     verb = "contributes" if len(nodes) == 1 else "contribute"
     most = [f"{format_list(nodes)} {verb} most"] if nodes else []
-    what = f"not a bug, no node is a culprit (criterion {document.setup.criterion})"
-    return "; ".join([what, *most])
+    cause = f"not a bug, no node is a culprit (criterion {document.setup.criterion})"
+    return "; ".join([cause, *most])
 
 
 def _say_findings(document: BisectDocument) -> ReportedAnswer:
@@ -178,11 +178,11 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
         places = "; ".join(map(_say_place, findings))
         size = f"{wrong} of {total} in {len(findings)} places"
         return _fails(_name_failures(document), _add_run(document, places), size)
-    found = _say_first(document)
+    headline = _say_first(document)
     if len(findings) == 1:
-        return found
+        return headline
     more = count(len(findings) - 1, "more finding")
-    return replace(found, what=f"{found.what}; {more}")
+    return replace(headline, what=f"{headline.what}; {more}")
 
 
 def _say_first(document: BisectDocument) -> ReportedAnswer:
@@ -213,10 +213,10 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
     return _fails(_name_failures(document), _add_run(document, _say_place(finding)), size)
 
 
-def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:
+def _fails(verb: str, what: str, size: str = "") -> ReportedAnswer:
     """Return the answer for a candidate that fails in this way."""
-    kind = AnswerKind.REFUSED if how == AnswerKind.REFUSED else AnswerKind.WRONG
-    return ReportedAnswer(kind, what, size, how=how)
+    kind = AnswerKind.REFUSED if verb == AnswerKind.REFUSED else AnswerKind.WRONG
+    return ReportedAnswer(kind, what, size, how=verb)
 
 
 def _name_failures(document: BisectDocument) -> str:
@@ -282,8 +282,8 @@ def describe_finding(finding: FindingDocument, proof: Sequence[str] = ()) -> Ite
             yield "differs", difference.text
     if finding.kind is FindingKind.UNRESOLVED and finding.nodes:
         yield "in doubt", format_region(finding)
-    if found := [*_iter_proof(finding), *proof]:
-        yield "proof", "; ".join(found)
+    if evidence := [*_iter_proof(finding), *proof]:
+        yield "proof", "; ".join(evidence)
     if finding.effect.contributors:
         shares = [
             f"{c.node} ({c.op}) {format_percent(c.explains)}" for c in finding.effect.contributors
@@ -331,15 +331,15 @@ def _iter_proof(finding: FindingDocument) -> Iterator[str]:
         yield "fails alone on the reference's inputs"
     if near := run.nearest:
         verb = "agrees" if len(near.nodes) == 1 else "agree"
-        rest = f"{join_with_and(near.nodes)} {verb}"
+        neighbor = f"{join_with_and(near.nodes)} {verb}"
         without = join_with_and(near.without)
         if not finding.certified:
-            yield f"not shown to be minimal; without {without}, {rest}"
+            yield f"not shown to be minimal; without {without}, {neighbor}"
         elif len(finding.nodes) == 1:
-            yield f"without it, {rest}"
+            yield f"without it, {neighbor}"
         else:
-            which = "either node" if len(finding.nodes) == 2 else "any one node"
-            yield f"without {which} it agrees"
+            dropped = "either node" if len(finding.nodes) == 2 else "any one node"
+            yield f"without {dropped} it agrees"
     if is_proven(finding) and finding.cause.why:
         yield finding.cause.why
     if repeats := finding.place.repeats:
@@ -397,7 +397,9 @@ def find_evidence(finding: FindingDocument) -> tuple[str, list[str]]:
     lines = find_innermost(finding)[0].evidence
     conclusion = next((line.says for line in lines if line.kind == "conclusion"), "")
     reasons = [line.says for line in lines if line.kind not in ("conclusion", "input")]
-    reasons += [one.text for one in (finding.cause.differences or ())[MAX_DIFFERENCES:]]
+    reasons += [
+        difference.text for difference in (finding.cause.differences or ())[MAX_DIFFERENCES:]
+    ]
     if finding.cause.more_differences:
         reasons.append(f"and {count(finding.cause.more_differences, 'further difference')}")
     return conclusion, reasons
@@ -422,8 +424,8 @@ def _iter_proof_of_model(document: BisectDocument) -> list[str]:
     if document.whole.looked_at and document.whole.looked_at.within:
         return ["all other nodes of the searched region agree"]
     subject = "this region" if len(document.findings) == 1 else "all findings"
-    how = "rewritten" if healing else "on the reference"
-    return [*rewritten, f"with {subject} {how}, the full model agrees"]
+    change = "rewritten" if healing else "on the reference"
+    return [*rewritten, f"with {subject} {change}, the full model agrees"]
 
 
 def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
@@ -434,8 +436,10 @@ def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
     if document.search.alone:
         pieces = [f"{format_region(p)} {format_percent(p.explains)}" for p in document.search.alone]
         verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"
-        told = f"{count(pieces, 'piece')} {verbs} little of the final error: {format_list(pieces)}"
-        yield "also", told
+        sentence = (
+            f"{count(pieces, 'piece')} {verbs} little of the final error: {format_list(pieces)}"
+        )
+        yield "also", sentence
     if healing := document.search.healing:
         proof = "; without any one of them it fails" if len(healing.changes) > 1 else ""
         yield "cure", f"{format_list(healing.changes)}: {healing.model}{proof}"
@@ -506,14 +510,14 @@ def _iter_next_of_case(
 def _iter_plans(document: BisectDocument, conclusion: str) -> Iterator[NextCommand]:
     """Yield the command that finds the nodes to keep in float."""
     plan = []
-    other = document.setup.other_model
+    other_model = document.setup.other_model
     adds_up = any(
         finding.kind is FindingKind.ACCUMULATED or finding.signature is Signature.PRECISION
         for finding in document.findings
     )
-    if (adds_up or conclusion.startswith(COARSE)) and other and other.nodes:
+    if (adds_up or conclusion.startswith(COARSE)) and other_model and other_model.nodes:
         plan = _retype(document)[2:]
-    elif conclusion.startswith(RANGE) and not other:
+    elif conclusion.startswith(RANGE) and not other_model:
         plan = [*_retype(document, "-c", "--candidate", "--precision")[2:], "--to", "fp16"]
     if plan:
         yield NextCommand("what must stay in float", ["subcut", "plan", *plan])
@@ -522,14 +526,14 @@ def _iter_plans(document: BisectDocument, conclusion: str) -> Iterator[NextComma
 def _retype(document: BisectDocument, *omitted: str) -> list[str]:
     """Return the arguments of the typed command, without output options and without these, each
     of which has a value."""
-    kept = []
+    arguments = []
     words = iter(system.split(document.command))
     for word in words:
         if word in omitted:
             next(words, None)
         elif word not in OUTPUT_OPTIONS and {word.partition("=")[0], word[:2]}.isdisjoint(omitted):
-            kept.append(word)
-    return kept
+            arguments.append(word)
+    return arguments
 
 
 def make_replay_command(document: BisectDocument, case: str) -> list[str]:

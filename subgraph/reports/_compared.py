@@ -93,13 +93,13 @@ class TensorLine:
     @property
     def agrees(self) -> bool:
         """Whether the tensor was compared, and agrees in each column that has it."""
-        return {one.status for one in self.cells} - {""} == {Status.AGREE}
+        return {cell.status for cell in self.cells} - {""} == {Status.AGREE}
 
     @property
     def names(self) -> list[tuple[str, str]]:
         """The names of the tensor in recordings, each with the way in which it was matched."""
         return drop_repeats(
-            (one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as
+            (cell.recorded_as, cell.matched_by) for cell in self.cells if cell.recorded_as
         )
 
 
@@ -130,11 +130,11 @@ class View:
 
 def list_origins(finding: FindingDocument) -> list[str]:
     """Return the modules and lines of user code that nodes are from, in one line; [] if unknown."""
-    lines = (str(one) for one in finding.place.sources or () if one)
-    known = drop_repeats(filter(None, lines))
-    more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
-    if known:
-        return [f"from {'; '.join(known[:MAX_SOURCES])}{more}"]
+    lines = (str(source) for source in finding.place.sources or () if source)
+    origins = drop_repeats(filter(None, lines))
+    more = f"; and {len(origins) - MAX_SOURCES} more" if len(origins) > MAX_SOURCES else ""
+    if origins:
+        return [f"from {'; '.join(origins[:MAX_SOURCES])}{more}"]
     return []
 
 
@@ -145,7 +145,7 @@ def make_view(document: ComparedDocument) -> View:
     if isinstance(document, ComparisonDocument):
         bad = document.tensors.first_bad
         if bad:
-            likenesses = [f"{bad.tensor} looks like: {words}" for words in bad.looks_like]
+            likenesses = [f"{bad.tensor} looks like: {likeness}" for likeness in bad.looks_like]
         else:
             likenesses = []
         lines = []
@@ -171,7 +171,7 @@ def make_view(document: ComparedDocument) -> View:
         columns.append("alone")
     lines = []
     for recorded in document.tensors.rows:
-        cells = [_make_recorded_cell(one) for one in recorded.runs]
+        cells = [_make_recorded_cell(recorded_run) for recorded_run in recorded.runs]
         if not several:
             only = recorded.runs[0]
             cells.append(_make_cell(only.alone if only else None))
@@ -240,19 +240,19 @@ def _make_cell(judgement: Judgement | MissingJudgement | None) -> ComparedCell:
     )
 
 
-def _make_recorded_cell(one: RecordedTensor | None) -> ComparedCell:
-    if one is None:
+def _make_recorded_cell(run: RecordedTensor | None) -> ComparedCell:
+    if run is None:
         return ComparedCell()
-    how = ", ".join(filter(None, (f"by {one.matched_by}", one.note)))
-    if one.in_place is None:
+    match = ", ".join(filter(None, (f"by {run.matched_by}", run.note)))
+    if run.in_place is None:
         return ComparedCell(
-            Status.UNRESOLVED, why=one.why, recorded_as=one.recorded_as, matched_by=how
+            Status.UNRESOLVED, why=run.why, recorded_as=run.recorded_as, matched_by=match
         )
     words = {Status.AGREE: "as", Status.FAIL: "unlike"}
-    like = words.get(one.beside.status, "") if one.beside else ""
-    beside = f"{like} {one.before}" if like and one.in_place.status is Status.FAIL else ""
-    judged = _make_cell(one.in_place)
-    return replace(judged, recorded_as=one.recorded_as, matched_by=how, beside=beside)
+    like = words.get(run.beside.status, "") if run.beside else ""
+    beside = f"{like} {run.before}" if like and run.in_place.status is Status.FAIL else ""
+    judged = _make_cell(run.in_place)
+    return replace(judged, recorded_as=run.recorded_as, matched_by=match, beside=beside)
 
 
 def find_reason(whole: VerdictDocument) -> str:
@@ -269,19 +269,19 @@ def _iter_recording_facts(
     document: RecordedDocument, lines: Sequence[TensorLine]
 ) -> Iterator[tuple[str, str]]:
     for k, run in enumerate(document.recordings):
-        seen = sum(bool(line.cells[k].status) for line in lines)
+        compared = sum(bool(line.cells[k].status) for line in lines)
         matched = (
-            f"{run.files.format}, {run.precision}: {seen} of {count(lines, 'tensor')}"
+            f"{run.files.format}, {run.precision}: {compared} of {count(lines, 'tensor')}"
             f" matched, {run.tensors.wrong} wrong"
         )
         yield run.name, f"missing: {run.files.missing}" if run.files.missing else matched
-        of = "" if len(document.recordings) == 1 else f" of {run.name}"
+        of_run = "" if len(document.recordings) == 1 else f" of {run.name}"
         if run.tensors.first_bad and not run.files.missing:
             good = run.tensors.last_good
             last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
             name = str(run.tensors.source or "")  # a source may have scopes and no line
             source = f"; from {name}" if name else ""
-            yield f"first bad tensor{of}", f"{run.tensors.first_bad}{last}{source}"
+            yield f"first bad tensor{of_run}", f"{run.tensors.first_bad}{last}{source}"
 
 
 def _iter_comparison_facts(document: ComparisonDocument) -> Iterator[tuple[str, str]]:
@@ -301,12 +301,12 @@ def _iter_facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
 def _list_next(document: ComparedDocument) -> list[NextCommand]:
     """Return the commands that follow from a comparison that is not right."""
     # Documents of earlier releases have texts.
-    following = [_read_text(one) if isinstance(one, str) else one for one in document.next]
+    following = [_read_text(entry) if isinstance(entry, str) else entry for entry in document.next]
     is_wrong = document.exit_code == 1
     if isinstance(document, ComparisonDocument) and is_wrong and not following:
         model = document.model.path or document.model.file
-        words = ["subcut", "bisect", model, "-c", document.setup.candidate.name]
-        following.append(NextCommand("find the smallest region", words))
+        arguments = ["subcut", "bisect", model, "-c", document.setup.candidate.name]
+        following.append(NextCommand("find the smallest region", arguments))
     return following
 
 
@@ -314,10 +314,10 @@ def _read_text(text: str) -> NextCommand:
     """Return a command from its text in an earlier release: arguments, five blanks, the purpose."""
     command, _, why = text.partition("     ")
     try:
-        words = system.split(command)
+        arguments = system.split(command)
     except ValueError:  # an edited document may have an open quote
-        words = command.split()
-    return NextCommand(why or "go on", words)
+        arguments = command.split()
+    return NextCommand(why or "go on", arguments)
 
 
 Line: TypeAlias = tuple[str, str]  # a label and a text

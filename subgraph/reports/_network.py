@@ -71,9 +71,9 @@ def draw_network(
         layout = drawer.layout(keys, width, tall=bool(marks.values))
         links = {}
         for box in layout.boxes:
-            known = [i for i in box.nodes if i in to]
-            if known and box.kind != "open":
-                links[box.key] = to[next((i for i in known if i in bad), known[0])]
+            mapped = [i for i in box.nodes if i in to]
+            if mapped and box.kind != "open":
+                links[box.key] = to[next((i for i in mapped if i in bad), mapped[0])]
         marks = replace(marks, links=links)
         text = draw_svg(layout, marks, document.model.file, style=False)
         drawings.append(Drawing(layout.width, text))
@@ -145,6 +145,6 @@ def draw_region(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts
     return [
-        Drawing(one.width, draw_svg(one, marks, "The region and its neighbors", style=False))
-        for one in layouts
+        Drawing(layout.width, draw_svg(layout, marks, "The region and its neighbors", style=False))
+        for layout in layouts
     ]

@@ -158,13 +158,13 @@ def _iter_refusals(document: SweepDocument) -> Iterator[str]:
     """
     for k, candidate in enumerate(document.candidates):
         refused = (row.results[k] for row in document.rows if row.results[k].status == "refused")
-        reasons = group_values((VARYING.sub("…", one.why), one.why) for one in refused)
+        reasons = group_values((VARYING.sub("…", cell.why), cell.why) for cell in refused)
         frequent = sorted(reasons.values(), key=len, reverse=True)[:MAX_REASONS]
         cells = [(str(len(same)), shorten(same[0], LINE_WIDTH)) for same in frequent]
         if cells:
             by = _make_suffix(document, candidate.name, "by")
-            which = "reasons" if len(reasons) == len(cells) else "most frequent reasons"
-            yield f"refused{by}, the {which}:"
+            title = "reasons" if len(reasons) == len(cells) else "most frequent reasons"
+            yield f"refused{by}, the {title}:"
             yield from (f"  {line}" for line in align_columns(cells, [0]))
 
 

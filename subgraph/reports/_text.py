@@ -76,38 +76,38 @@ def render(document: BisectDocument, columns: int = COLUMNS, most: int = MAX_LIN
     A command is not broken into lines.
     """
     shown = cleaned(document)
-    found = answer(shown)
+    reported = answer(shown)
     more = [
-        ("also", "; ".join([title, *(text for label, text in told if label in BRIEF)]))
-        for title, told in found.further
+        ("also", "; ".join([title, *(text for label, text in finding_lines if label in BRIEF)]))
+        for title, finding_lines in reported.further
     ]
     more += [("note", note) for note in shown.notes]
-    lines = [*_format_head(found, columns), *_lay_out([*found.lines, *more], columns)]
-    last = _format_last_lines(found, shown.report)
+    lines = [*_format_head(reported, columns), *_lay_out([*reported.lines, *more], columns)]
+    last = _format_last_lines(reported, shown.report)
     room = most - len(last)
     if (left := len(lines) - room) > 0:
-        rest = f"{count(left + 1, 'more line')} in the report"
-        lines = [*lines[: room - 1], *_lay_out([("…", rest)], columns)]
+        omitted = f"{count(left + 1, 'more line')} in the report"
+        lines = [*lines[: room - 1], *_lay_out([("…", omitted)], columns)]
     return "\n".join([*lines, *last]) + "\n"
 
 
-def _format_last_lines(found: ReportedAnswer, report: str | None) -> list[str]:
+def _format_last_lines(reported: ReportedAnswer, report: str | None) -> list[str]:
     """Return the commands that follow, with the reason for each, and the page."""
-    lines = [("next", f"{one.why}: {system.join(one.argv)}") for one in found.next]
+    lines = [("next", f"{step.why}: {system.join(step.argv)}") for step in reported.next]
     lines += [("report", report)] if report else []
     return _lay_out(lines, UNBROKEN_WIDTH)
 
 
-def _format_head(found: ReportedAnswer, columns: int) -> list[str]:
+def _format_head(reported: ReportedAnswer, columns: int) -> list[str]:
     """Return the kind, the place, and at the end of the line the number of nodes and the cost."""
-    name = f"{found.name} " if len(found.name) > 8 else found.name
-    what = shorten_names(found.what)
-    start = f"{found.sign} {name:8} "
-    ends = "   ".join(filter(None, (found.size, found.cost)))
-    line = f"{start}{what}   {ends}"
-    if len(start + what + found.size) + MAX_COST_COLUMNS <= columns:
+    name = f"{reported.name} " if len(reported.name) > 8 else reported.name
+    headline = shorten_names(reported.what)
+    start = f"{reported.sign} {name:8} "
+    ends = "   ".join(filter(None, (reported.size, reported.cost)))
+    line = f"{start}{headline}   {ends}"
+    if len(start + headline + reported.size) + MAX_COST_COLUMNS <= columns:
         return [line]
-    return [*_wrap(start, what, columns), f"{'':{INDENT_COLUMNS}}{ends}"]
+    return [*_wrap(start, headline, columns), f"{'':{INDENT_COLUMNS}}{ends}"]
 
 
 def _lay_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
@@ -141,24 +141,24 @@ def first_lines(document: Document) -> dict[str, object] | None:
     if isinstance(document, PlanDocument):
         return {"headline": cleaned(document).says, "findings": [], "after": []}
     if isinstance(document, BisectDocument):
-        found = answer(cleaned(document))
-        told = [found.lines, *([("also", title), *lines] for title, lines in found.further)]
-        rows = [[shorten_names(f"{label}: {text}") for label, text in lines] for lines in told]
-        return _format_page(found, rows)
+        reported = answer(cleaned(document))
+        blocks = [reported.lines, *([("also", title), *lines] for title, lines in reported.further)]
+        rows = [[shorten_names(f"{label}: {text}") for label, text in lines] for lines in blocks]
+        return _format_page(reported, rows)
     compared = cleaned(document)
-    seen = make_view(compared)
-    rows = [[format_interval(f), *place(f)] for f in seen.findings]
-    totals = _format_totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
-    return _format_page(seen.answer, rows, totals)
+    view = make_view(compared)
+    rows = [[format_interval(f), *place(f)] for f in view.findings]
+    totals = _format_totals(compared, view) if isinstance(compared, ComparisonDocument) else []
+    return _format_page(view.answer, rows, totals)
 
 
 def _format_page(
-    found: ReportedAnswer, findings: Sequence[Sequence[str]], after: Iterable[str] = ()
+    reported: ReportedAnswer, findings: Sequence[Sequence[str]], after: Iterable[str] = ()
 ) -> dict[str, object]:
     """Return the headline with its sign, the lines of each finding, and what follows."""
-    lines = [*after, *(f"{one.why}: {system.join(one.argv)}" for one in found.next)]
-    says = shorten_names(found.says)
-    return {"headline": says, "sign": found.sign, "findings": findings, "after": lines}
+    lines = [*after, *(f"{step.why}: {system.join(step.argv)}" for step in reported.next)]
+    says = shorten_names(reported.says)
+    return {"headline": says, "sign": reported.sign, "findings": findings, "after": lines}
 
 
 def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
@@ -169,54 +169,54 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
         every: Show each row of the table; else those that do not agree, and their neighbors.
     """
     shown = cleaned(document)
-    seen = make_view(shown)
+    view = make_view(shown)
     if isinstance(shown, ComparisonDocument):
         about = shown.setup.candidate
         columns = [f"candidate    {about.name}", *format_runtime(about)[1:]]
-        lines = [seen.answer.says, "   ".join(columns)]
+        lines = [view.answer.says, "   ".join(columns)]
         lines += _format_whole(shown.whole.verdict)
-        if seen.lines:
-            lines += format_table(seen, every=every)
+        if view.lines:
+            lines += format_table(view, every=every)
             in_place = (
                 shown.whole.in_place
             )  # None, like `looked_at`, in documents of earlier releases
-            is_seen = any(line.cells[0].status for line in seen.lines)
+            is_seen = any(line.cells[0].status for line in view.lines)
             if in_place and not is_seen:
                 lines.append(f"in place: {format_state(in_place)}   {in_place.why}")
             else:
                 lines.append(IN_PLACE)
-        lines = [*lines, *_format_totals(shown, seen), *(f"note: {note}" for note in shown.notes)]
+        lines = [*lines, *_format_totals(shown, view), *(f"note: {note}" for note in shown.notes)]
     else:
         lines = [
-            seen.answer.says,
-            *(f"{name}: {text}" for name, text in seen.facts),
-            *list_left_out(seen),
+            view.answer.says,
+            *(f"{name}: {text}" for name, text in view.facts),
+            *list_left_out(view),
         ]
-        lines += [f"note: {note}" for note in seen.notes]
-        for finding in seen.findings[:MAX_PLACES]:
+        lines += [f"note: {note}" for note in view.notes]
+        for finding in view.findings[:MAX_PLACES]:
             lines += [format_interval(finding), *(f"  {line}" for line in place(finding))]
             lines += [f"  case {finding.case}/"] if finding.case else []
-        further = len(seen.findings) - MAX_PLACES
+        further = len(view.findings) - MAX_PLACES
         lines += [f"and {count(further, 'further place')} (--json)"] if further > 0 else []
-        if seen.findings:
+        if view.findings:
             lines.append("no trial was possible: nothing is certified")
-        elif seen.lines:
-            lines += format_table(seen, every=every)
-    lines = [*map(shorten_names, lines), *_format_last_lines(seen.answer, shown.report)]
+        elif view.lines:
+            lines += format_table(view, every=every)
+    lines = [*map(shorten_names, lines), *_format_last_lines(view.answer, shown.report)]
     return "\n".join(lines) + "\n"
 
 
-def _format_whole(whole: WholeDocument) -> list[str]:
+def _format_whole(verdict: WholeDocument) -> list[str]:
     lines = [
         f"{name}: {describe_prediction(shares.top1, shares.top5)}"
-        for name, shares in whole.ranking.items()
+        for name, shares in verdict.ranking.items()
     ]
-    lines += [f"| {line}" for line in list_stderr_lines(whole)]
-    if whole.build_seconds or whole.run_seconds:
-        times = format_seconds(whole.build_seconds), format_seconds(whole.run_seconds)
+    lines += [f"| {line}" for line in list_stderr_lines(verdict)]
+    if verdict.build_seconds or verdict.run_seconds:
+        times = format_seconds(verdict.build_seconds), format_seconds(verdict.run_seconds)
         lines.append("built in {}, ran in {}".format(*times))
     return [
-        f"whole model  {format_state(whole)}   {find_reason(whole)}",
+        f"whole model  {format_state(verdict)}   {find_reason(verdict)}",
         *(f"{'':13}{line}" for line in lines),
     ]
 
@@ -231,16 +231,16 @@ def format_table(shown: View, *, every: bool) -> list[str]:
     by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
     by += ["matched"] if shown.kind == "recorded" else []
     rows = [("", "node", "op", "tensor", *shown.columns, *by)]
-    kept = range(len(shown.lines)) if every else _select_rows(shown.lines)
-    for k in kept:
+    shown_rows = range(len(shown.lines)) if every else _select_rows(shown.lines)
+    for k in shown_rows:
         t = shown.lines[k]
         who = [t.computed_by or "-"] if "computed by" in by else []
         if shown.kind == "recorded":
-            who.append("; ".join(dict.fromkeys(how for _, how in t.names)) or "-")
+            who.append("; ".join(dict.fromkeys(match for _, match in t.names)) or "-")
         cells = map(format_cell, t.cells)
         rows.append((f"#{t.index}", omit_middle(t.node), t.op, omit_middle(t.tensor), *cells, *who))
     head, *lines = align_columns(rows)
-    return [head, *_iter_rows(shown.lines, kept, lines)]
+    return [head, *_iter_rows(shown.lines, shown_rows, lines)]
 
 
 def _select_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
@@ -272,10 +272,10 @@ def _is_seen(line: TensorLine) -> bool:
 
 
 def _iter_rows(
-    lines: Sequence[TensorLine], kept: Sequence[int], shown: Sequence[str]
+    lines: Sequence[TensorLine], rows: Sequence[int], shown: Sequence[str]
 ) -> Iterator[str]:
     """Yield the rows that are shown, and a line for those that are not between them."""
-    ends = [-1, *kept, len(lines)]
+    ends = [-1, *rows, len(lines)]
     for text, before, here in zip([*shown, ""], ends, ends[1:], strict=False):
         if left := lines[before + 1 : here]:
             wrong = sum(not _agrees(line) for line in left)
@@ -303,7 +303,7 @@ def format_cell(cell: ComparedCell) -> str:
 def _format_totals(document: ComparisonDocument, shown: View) -> list[str]:
     rows = shown.lines
     bad = document.tensors.first_bad
-    whole = document.whole.verdict.status
+    status = document.whole.verdict.status
     looked_at = document.whole.looked_at
     if not rows and looked_at and looked_at.others:
         return ["no intermediate tensor was compared"]
@@ -322,12 +322,12 @@ def _format_totals(document: ComparisonDocument, shown: View) -> list[str]:
         first = bad.index, bad.tensor
         sources = [t.source for t in rows if (t.index, t.tensor) == first]
         lines += [f"source            {source}" for source in filter(None, sources)]
-        lines += [f"looks like        {words}" for words in bad.looks_like]
-    elif whole is Status.AGREE and looked_at:
+        lines += [f"looks like        {likeness}" for likeness in bad.looks_like]
+    elif status is Status.AGREE and looked_at:
         unseen = "" if looked_at.inner else "; without --at, all intermediate tensors are compared"
         inner = count(looked_at.inner, "intermediate tensor")
         lines.append(f"compared: {count(looked_at.outputs, 'output')}, {inner}{unseen}")
-    elif whole is Status.FAIL:
+    elif status is Status.FAIL:
         lines.append(_explain_whole_alone(document, shown))
     return lines
 

@@ -204,12 +204,12 @@ def describe_repeats(finding: FindingDocument) -> str:
     """Return how many regions repeat a finding: `, × 7 (each of 7 Conv)`; "" for a single one."""
     number = 1 + len(finding.place.repeats or ())
     kind = finding.place.of_kind
-    which = ""
+    nodes = ""
     if kind and kind.nodes == number:
-        which = f" (each of {number} {kind.op})"
+        nodes = f" (each of {number} {kind.op})"
     elif kind and kind.distinct:
-        which = f" (each {kind.op} with {format_list(kind.distinct)})"
-    return f", × {number}{which}" if number > 1 else ""
+        nodes = f" (each {kind.op} with {format_list(kind.distinct)})"
+    return f", × {number}{nodes}" if number > 1 else ""
 
 
 def is_proven(finding: FindingDocument | IntervalFinding) -> bool:
@@ -255,10 +255,10 @@ def describe_sweep(document: SweepDocument) -> str:
         operators = [o.totals[k] for o in document.operators]
         wrong = sum(any(totals[word] for word in BAD) for totals in operators)
         right = sum(totals[SweepOutcome.RIGHT] == sum(totals.values()) for totals in operators)
-        what = f"right in {right} of {len(operators)}"
+        result = f"right in {right} of {len(operators)}"
         if wrong:
-            what = f"{wrong} of {count(operators, 'operator')} wrong"
-        parts.append(f"{candidate.name}: {what}")
+            result = f"{wrong} of {count(operators, 'operator')} wrong"
+        parts.append(f"{candidate.name}: {result}")
     return "; ".join(parts)
 
 

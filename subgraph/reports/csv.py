@@ -61,11 +61,11 @@ def render(document: BisectDocument) -> str:
     rows = [{**to_json(step), "row": "step"} for step in shown.search.steps]
     alone = shown.search.alone
     searched: Mapping[str, Sequence[HasNodes]] = {"finding": shown.findings, "alone": alone}
-    for kind, found in searched.items():
-        for number, one in enumerate(found, 1):
-            nodes = format_list(one.nodes, most=MAX_NAMES)
-            about = {"row": kind, "number": number, "count": len(one.nodes), "nodes": nodes}
-            rows.append({**to_json(one), **about})
+    for kind, findings in searched.items():
+        for number, finding in enumerate(findings, 1):
+            nodes = format_list(finding.nodes, most=MAX_NAMES)
+            about = {"row": kind, "number": number, "count": len(finding.nodes), "nodes": nodes}
+            rows.append({**to_json(finding), **about})
     return _format_table(SEARCHED, rows)
 
 
@@ -80,11 +80,11 @@ def render_compared(document: ComparedDocument, candidate: str = "") -> str:
     first = {"candidate": candidate} if candidate else {}
     rows = []
     for line in shown.lines:
-        for name, one in zip(shown.columns, line.cells, strict=True):
-            status = one.status or "not seen"
+        for name, cell in zip(shown.columns, line.cells, strict=True):
+            status = cell.status or "not seen"
             about = {"row": "tensor", "column": name, "status": status}
-            errors = {key: one.errors.get(key) for key in METRICS}
-            rows.append({**vars(line), **vars(one), **errors, **about})
+            errors = {key: cell.errors.get(key) for key in METRICS}
+            rows.append({**vars(line), **vars(cell), **errors, **about})
     rows += [
         {"row": "left out", "why": why, "count": n, "tensor": format_list(names)}
         for why, n, names in shown.left_out

@@ -80,23 +80,25 @@ MAX_LISTED = 200  # nodes of a finding
 def render(document: BisectDocument) -> str:
     """Return a search as a page."""
     shown = cleaned(document)
-    found = answer(shown)
-    told = [("Evidence", ()), *found.further]
-    numbered = enumerate(zip(shown.findings, told, strict=False), 1)
+    reported = answer(shown)
+    sections = [("Evidence", ()), *reported.further]
+    numbered = enumerate(zip(shown.findings, sections, strict=False), 1)
     places: dict[int, dict[str, object]] = {}
     for number, finding in enumerate(shown.findings, 1):
         for i in list_indices(finding):
             places.setdefault(i, {"number": number, "called": name_mark(finding)})
     about = {
         "d": shown,
-        "a": found,
-        "next": [(one.why, system.join(one.argv)) for one in found.next],
+        "a": reported,
+        "next": [(step.why, system.join(step.argv)) for step in reported.next],
         "network_drawn": draw_network(document, list_judged_tensors(document)),
         "places": places,
         "depth": _make_depth_chart(shown),
-        "findings": [_make_view(finding, number, *of) for number, (finding, of) in numbered],
+        "findings": [
+            _make_view(finding, number, *drawing) for number, (finding, drawing) in numbered
+        ],
     }
-    return _render_page(TEMPLATE, f"{shown.model.file}: {found.says}", about)
+    return _render_page(TEMPLATE, f"{shown.model.file}: {reported.says}", about)
 
 
 def render_compared(document: ComparedDocument) -> str:
@@ -125,13 +127,13 @@ def render_compared(document: ComparedDocument) -> str:
         ]
         is_narrowed = _find_narrowed(shown) in (column, None)
         marks = [f.indices for f in summary.findings] if is_narrowed else []
-        words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
+        labels = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
         if any(point.error is not None for point in points):
-            charts.append((column, chart.make_log_chart(points, marks, words)))
+            charts.append((column, chart.make_log_chart(points, marks, labels)))
     about = {
         "d": shown,
         "v": summary,
-        "next": [(one.why, system.join(one.argv)) for one in summary.answer.next],
+        "next": [(step.why, system.join(step.argv)) for step in summary.answer.next],
         "charts": charts,
         "network_drawn": draw_network(document, _list_rows(document)),
     }
@@ -143,26 +145,26 @@ def render_sweep(document: SweepDocument) -> str:
     shown = cleaned(document)
     names = [c.name for c in shown.candidates]
     results = flatten(zip(repeat(r), r.results, names) for r in shown.rows)
-    bad = [one for one in results if one[1].status is not SweepOutcome.RIGHT]
-    bad.sort(key=lambda one: list(SIGNS).index(one[1].status))
+    bad = [row for row in results if row[1].status is not SweepOutcome.RIGHT]
+    bad.sort(key=lambda row: list(SIGNS).index(row[1].status))
     about = {
         "d": shown,
-        "headline": (said := describe_sweep(shown)),
+        "headline": (headline := describe_sweep(shown)),
         "bad": bad,
         "most": MAX_TESTS,
         "signs": SIGNS,
         "words": list(SIGNS),
     }
-    return _render_page(SWEPT, said, about)
+    return _render_page(SWEPT, headline, about)
 
 
 def render_plan(document: PlanDocument) -> str:
     """Return a plan as a page: the places in float, the score by their number, sensitivities."""
     shown = cleaned(document)
-    kept = {place.name for place in shown.result.kept or ()}
+    float_nodes = {place.name for place in shown.result.kept or ()}
     places = [
-        chart.Point(k, one.error, "fail" if one.name in kept else "", one.name)
-        for k, one in enumerate(shown.trials.sensitivity)
+        chart.Point(k, trial.error, "fail" if trial.name in float_nodes else "", trial.name)
+        for k, trial in enumerate(shown.trials.sensitivity)
     ]
     errors = {
         "x": "places, in the order of the model",
@@ -184,13 +186,13 @@ def _make_curve(shown: PlanDocument) -> chart.Chart | None:
         chart.Point(t.kept, t.score, "" if t.accepted else "fail", f"{t.kept} places kept")
         for t in tried
     ]
-    words = {
+    labels = {
         "x": "places that are kept",
         "label": "The score over the number of places that are kept",
     }
     marks = [len(shown.result.kept)] if shown.result.kept is not None else []
     if len(points) > 1:
-        return chart.make_linear_chart(points, marks, words)
+        return chart.make_linear_chart(points, marks, labels)
     return None
 
 
@@ -203,7 +205,7 @@ def plan_curve(document: PlanDocument) -> str:
 
 def find_worst_class(totals: Totals) -> str:
     """Return the class of a cell: that of its worst outcome."""
-    outcome = next((one for one in SIGNS if totals[one]), SweepOutcome.RIGHT)
+    outcome = next((word for word in SIGNS if totals[word]), SweepOutcome.RIGHT)
     if outcome in BAD:
         return Status.FAIL
     if outcome is SweepOutcome.RIGHT:
@@ -275,7 +277,7 @@ def _make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (
+    filters = (
         count,
         format_error,
         format_list,
@@ -291,7 +293,7 @@ def _make_environment() -> Environment:
         format_state,
         find_worst_class,
     )
-    environment.filters.update({f.__name__: f for f in words})
+    environment.filters.update({f.__name__: f for f in filters})
     return environment
 
 
@@ -300,7 +302,7 @@ def _make_view(
 ) -> dict[str, object]:
     """Return a finding with the words, drawing and charts of the template."""
     growth = [chart.Point(g.nodes, g.error, "", "") for g in finding.effect.growth or ()]
-    words = {"x": "first nodes of the model", "label": "Error after these nodes"}
+    labels = {"x": "first nodes of the model", "label": "Error after these nodes"}
     return {
         **vars(finding),
         **vars(finding.place),
@@ -311,7 +313,7 @@ def _make_view(
         "lines": lines,
         "evidence": find_evidence(finding)[1],
         "drawing": draw_region(finding),
-        "curve": chart.make_log_chart(growth, (), words) if growth else None,
+        "curve": chart.make_log_chart(growth, (), labels) if growth else None,
         "contributors": finding.effect.contributors or (),
         "listed": finding.nodes[:MAX_LISTED],
     }
@@ -322,11 +324,11 @@ def _make_depth_chart(document: BisectDocument) -> chart.Chart | None:
     if not rows:
         return None
     points = [chart.Point(r.index, r.error, r.status, f"#{r.index} {r.node}") for r in rows]
-    words = {
+    labels = {
         "x": "nodes, in topological order",
         "label": "Error of every tensor in place, along the model",
     }
-    drawn = chart.make_log_chart(points, list(map(list_indices, document.findings)), words)
+    drawn = chart.make_log_chart(points, list(map(list_indices, document.findings)), labels)
     if not drawn.hidden:
         return drawn
     # A note for findings without a wrong tensor in the chart; its lines fit a phone.

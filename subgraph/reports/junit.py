@@ -20,10 +20,10 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 def render(document: BisectDocument) -> str:
     """Return a search as a suite: the full model, then each finding."""
     shown = cleaned(document)
-    whole = _make_case(
+    model_case = _make_case(
         "whole model", shown.whole.verdict.status, answer(shown).says, shown.whole.verdict.why
     )
-    cases = [whole]
+    cases = [model_case]
     for number, finding in enumerate(shown.findings, 1):
         is_open = finding.kind is FindingKind.UNRESOLVED
         status = Status.UNRESOLVED if is_open else Status.FAIL
@@ -38,10 +38,12 @@ def render_compared(document: ComparedDocument) -> str:
     shown = make_view(cleaned(document))
     cases = [_make_case("verdict", shown.status, shown.answer.says, "")]
     for line in shown.lines:
-        for column, one in zip(shown.columns, line.cells, strict=True):
-            if one.status:
+        for column, cell in zip(shown.columns, line.cells, strict=True):
+            if cell.status:
                 cases.append(
-                    _make_case(f"{line.tensor}: {column}", one.status, format_outcome(one), one.why)
+                    _make_case(
+                        f"{line.tensor}: {column}", cell.status, format_outcome(cell), cell.why
+                    )
                 )
     return _format_suite(f"subcut {shown.kind}", cases)
 

@@ -42,9 +42,12 @@ def render(document: BisectDocument) -> str:
     environment = shown.environment
     rows = [("model", f"{model.file}, {count(model.nodes, 'node')}")]
     rows.append(("structure sha256", model.structure_sha256 or ""))
-    for name, one in (("candidate", shown.setup.candidate), ("reference", shown.setup.reference)):
-        options = [f"{key}={value}" for key, value in one.options.items()]
-        rows.append((name, " ".join([*format_runtime(one), *options])))
+    for name, runtime in (
+        ("candidate", shown.setup.candidate),
+        ("reference", shown.setup.reference),
+    ):
+        options = [f"{key}={value}" for key, value in runtime.options.items()]
+        rows.append((name, " ".join([*format_runtime(runtime), *options])))
     rows.append(("criterion", shown.setup.criterion))
     if samples := list(filter(None, shown.setup.samples)):
         rows.append(("samples", format_list(samples)))

@@ -146,7 +146,7 @@ def find_misranked(reference: Array, candidate: Array, ranking: Ranking, gap: fl
     return np.asarray(wrong.reshape(reference.shape))
 
 
-def compute_jaccard_distance(one: Array, other: Array) -> float:
+def compute_jaccard_distance(first: Array, second: Array) -> float:
     """Return 1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`.
 
     The distance of two empty sets is 0.
@@ -155,5 +155,5 @@ def compute_jaccard_distance(one: Array, other: Array) -> float:
     >>> compute_jaccard_distance(np.array([[0, 0, 5], [0, 0, 7]]), np.array([[0, 0, 7], [0, 0, 9]]))
     0.6666666666666667
     """
-    a, b = ({tuple(row) for row in rows.tolist()} for rows in (one, other))
+    a, b = ({tuple(row) for row in rows.tolist()} for rows in (first, second))
     return 1 - len(a & b) / len(a | b) if a | b else 0.0

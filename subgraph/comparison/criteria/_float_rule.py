@@ -167,10 +167,10 @@ def _judge_jumps(output: OutputErrors, rounded: Array | None, moved: Sequence[Ar
     without_jumps = [np.where(run > jump_from, 0.0, run) for run in moved]
     rounded_without_jumps = None if rounded is None else np.where(rounded > jump_from, 0.0, rounded)
     n = _compute_noise(others, rounded_without_jumps, without_jumps)
-    found = _judge_by_noise(others, n, rounded)
-    label = JUMPS if found.agrees and found.label == "agrees" else found.label
-    why = f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs"
-    return replace(found, label=label, why=why)
+    ruling = _judge_by_noise(others, n, rounded)
+    label = JUMPS if ruling.agrees and ruling.label == "agrees" else ruling.label
+    why = f"{ruling.why}; {int(jumped.sum())} more moved far, as in perturbed runs"
+    return replace(ruling, label=label, why=why)
 
 
 def _judge_by_noise(output: OutputErrors, noise: Array, rounded: Array | None) -> Ruling:
@@ -227,9 +227,9 @@ def _judge_ties(output: OutputErrors, noise: Noise) -> Ruling | None:
         return None
     noise_of_ties = np.full(output.scales.shape, size / tolerance.k)
     if tolerance.claim is not FP32:  # there a softmax of large equal numbers may turn over
-        found = _judge_explained(output, noise_of_ties)
-        if not found.agrees:
-            return found
+        ruling = _judge_explained(output, noise_of_ties)
+        if not ruling.agrees:
+            return ruling
     elif (output.errors > output.usable_limits).any():
         relation = "; rounding moves it by {noise} where sums are equal, which would hide any bug"
         return output.ruling(Status.UNRESOLVED, output.hidden, 0, relation, noise_of_ties, True)
@@ -244,25 +244,27 @@ def _judge_explained(output: OutputErrors, noise: Array, drawn: bool = True) -> 
     are still useful."""
     error = output.errors[0]
     scale = output.scales[0]
-    found = None
+    ruling = None
     if flips := _find_flips(output):
-        found = _judge_flips(output, flips, noise, drawn)
+        ruling = _judge_flips(output, flips, noise, drawn)
     elif output.must_be_usable and (output.errors > output.usable_limits).any():
         place = output.worst(output.usable_limits)
         relation = "; rounding explains that, but values off by more than {} are useless"
         limits = output.usable_limits
-        found = output.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, limits)
-    undecided = found.label == PRECISION_LOST if found else bool(noise[0] > output.usable_limits[0])
+        ruling = output.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, limits)
+    undecided = (
+        ruling.label == PRECISION_LOST if ruling else bool(noise[0] > output.usable_limits[0])
+    )
     tolerance = output.tolerance
     if tolerance.stepped and output.floats.context.is_model_output and undecided:
         relation = "; the model turns one quantization step into {noise} of its output"
         return output.ruling(Status.UNRESOLVED, STEPS, 0, relation, noise, drawn)
     sampled = output.floats.context.noise
-    if found and found.label == PRECISION_LOST and sampled and sampled.depends_on_ranks():
+    if ruling and ruling.label == PRECISION_LOST and sampled and sampled.depends_on_ranks():
         relation = "; rounding changes the order in which TopK and the like pick values"
         return output.ruling(Status.UNRESOLVED, RANKS, 0, relation, noise, drawn)
-    if found:
-        return found
+    if ruling:
+        return ruling
     if scale and error > MAX_USEFUL_NOISE * scale:
         relation = "; rounding alone moves it by {noise}, which would hide any bug"
         return output.ruling(Status.UNRESOLVED, output.hidden, 0, relation, noise, drawn)

@@ -338,11 +338,11 @@ def describe_error(
 def _describe_share(error: float, scale: float, limit: float) -> tuple[str, str]:
     """Return an error relative to its scale, `35 % of` or `more than`, and its limit."""
     if not scale:
-        seen, most = _format_distinctly(error, limit)
-        return f"{seen} where 0 is expected", most
-    seen, most = _format_distinctly(100 * error / scale, 100 * limit / scale)
-    share = f"{seen} % of" if error <= scale else "more than"
-    return share, f"{most} %" if limit <= scale else format_number(limit, 2)
+        error_text, limit_text = _format_distinctly(error, limit)
+        return f"{error_text} where 0 is expected", limit_text
+    error_text, limit_text = _format_distinctly(100 * error / scale, 100 * limit / scale)
+    share = f"{error_text} % of" if error <= scale else "more than"
+    return share, f"{limit_text} %" if limit <= scale else format_number(limit, 2)
 
 
 def _format_distinctly(error: float, limit: float) -> tuple[str, str]:

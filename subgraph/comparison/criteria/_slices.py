@@ -42,8 +42,8 @@ class Slices:
         an axis is reduced before the next one.
         """
         parts = list(_iter_reduced(values, np.maximum, self.shape, self.axes))
-        whole = (parts[0] if parts else values).max(initial=0.0)
-        return np.asarray(np.concatenate([[whole], *parts]), np.float64)
+        maximum = (parts[0] if parts else values).max(initial=0.0)
+        return np.asarray(np.concatenate([[maximum], *parts]), np.float64)
 
     @property
     def widening(self) -> Array:
@@ -73,16 +73,16 @@ class Slices:
         Args:
             ratios: The error of each slice divided by its limit; 1 is allowed.
         """
-        found = [(math.inf, 0.0, 0 if ratios[0] > 1 else int(np.argmax(ratios)))]
+        candidates = [(math.inf, 0.0, 0 if ratios[0] > 1 else int(np.argmax(ratios)))]
         first = 1
         for length in map(self.shape.__getitem__, self.axes):
             part = ratios[first : first + length]
             beyond = int((part > 1).sum())
             worst = int(np.argmax(part))
             if 0 < beyond <= length / 2:
-                found.append((beyond, -float(part[worst]), first + worst))
+                candidates.append((beyond, -float(part[worst]), first + worst))
             first += length
-        return min(found)[2]
+        return min(candidates)[2]
 
     def name(self, place: int, whole: str) -> str:
         """Return `index 5 of axis 1` for a position in the results; for 0 the name of the full

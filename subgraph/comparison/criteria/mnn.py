@@ -36,7 +36,7 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
     if ruling := settle(pair):
         return ruling
     scale = max(pair.scale, MIN_SCALE)
-    seen = format_beside(pair.error / scale, MAX_ERROR_SHARE)
+    share = format_beside(pair.error / scale, MAX_ERROR_SHARE)
     if pair.error <= MAX_ERROR_SHARE * scale:
-        return agree(f"off by {seen} of the largest reference value, allowed {MAX_ERROR_SHARE}")
-    return fail(f"off by {seen} of the largest reference value, allowed {MAX_ERROR_SHARE}")
+        return agree(f"off by {share} of the largest reference value, allowed {MAX_ERROR_SHARE}")
+    return fail(f"off by {share} of the largest reference value, allowed {MAX_ERROR_SHARE}")

@@ -178,8 +178,8 @@ def rule(options: str) -> Rule:
                         for part in _iter_parts(Floats(pair, replace(context, noise=None)))
                     )
                 return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
-            found = _judge_no_floats_without_noise(pair)
-            return replace(found, why=f"{_describe_changed(pair)}; {why}")
+            early_ruling = _judge_no_floats_without_noise(pair)
+            return replace(early_ruling, why=f"{_describe_changed(pair)}; {why}")
 
     return judge
 
@@ -397,16 +397,16 @@ def _judge_nearest_codes(
         return agree(f"{changed}, each to a code as near to the value that is quantized")
     runs = noise.perturb(context.claim, JUMP_RUNS)
     most = int(MAX_SHARE * max(np.count_nonzero(is_far(values)) for values in runs))
-    found = int(np.count_nonzero(far))
+    count = int(np.count_nonzero(far))
     distances = quantized.measure_distances(pair.candidate)[far]
     high = int(np.count_nonzero(distances > 0))
     furthest = float(np.abs(distances).max())
     why = (
-        f"{changed}, {found} of them to a code that is not the nearest to the value that is"
-        f" quantized ({high} too high, {found - high} too low), up to {furthest:.2g} steps away;"
+        f"{changed}, {count} of them to a code that is not the nearest to the value that is"
+        f" quantized ({high} too high, {count - high} too low), up to {furthest:.2g} steps away;"
         f" allowed {most}"
     )
-    return agree(why) if found <= most else fail(why)
+    return agree(why) if count <= most else fail(why)
 
 
 def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:
@@ -443,18 +443,18 @@ def _judge_codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     if any(run.reference.shape != run.candidate.shape for run in runs):
         return SHAPE_VARIES
     moved = max(run.error for run in runs)
-    found = _steps(pair, runs, own=1, spare=int(moved > 0))
+    steps = _steps(pair, runs, own=1, spare=int(moved > 0))
     spread = float(np.ptp(pair.reference.astype(np.int64)))
-    if found.agrees and context.is_model_output and moved > CAP[Precision.INT8] * spread:
+    if steps.agrees and context.is_model_output and moved > CAP[Precision.INT8] * spread:
         part = moved / (spread or 1.0)
         return Ruling(
             Status.UNRESOLVED,
             STEPS,
-            f"{found.why}; the model turns one quantization step into {100 * part:.0f} % of its"
+            f"{steps.why}; the model turns one quantization step into {100 * part:.0f} % of its"
             " output",
             noise=moved,
         )
-    return found
+    return steps
 
 
 def _judge_no_floats_without_noise(pair: Pair) -> Ruling:

@@ -357,7 +357,7 @@ def find_unrounded(
         known: tensors that have a value.
         value: returns the value of a tensor, as the original computes it.
     """
-    found = {}
+    unrounded = {}
     for i in range(len(graph.nodes)):
         type_ = Precision.from_dtype(find_cast_type(graph.nodes[i]))
         if not type_.narrow:
@@ -372,5 +372,5 @@ def find_unrounded(
             and (values := value(seen)).dtype.kind == "f"
             and not is_exact(values, type_)
         ):
-            found[graph.makes[i][0]] = seen
-    return found
+            unrounded[graph.makes[i][0]] = seen
+    return unrounded

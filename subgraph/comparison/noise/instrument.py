@@ -127,9 +127,9 @@ def instrument_model(
     """
     if not get_opset(model, 0):
         model.opset_import.add(domain="", version=NEWEST_KNOWN)
-    made = _Instrumentation(model, sites, change).run(outputs)
+    instrumented = _Instrumentation(model, sites, change).run(outputs)
     model.ir_version = max(model.ir_version, 4)  # before 4, every initializer must be an input
-    return made
+    return instrumented
 
 
 def set_outputs(model: ModelProto, outputs: Sequence[str]) -> None:
@@ -216,8 +216,8 @@ class _Instrumentation:
         self._instrument_bodies(node, self.change.types, self.fixed)
         if is_fixed(node, self.fixed):
             self.fixed.update(node.output)
-        made = {**self.change.computed, **self.change.stepped}
-        computed = [(name, made[name]) for name in node.output if name in made]
+        replaced = {**self.change.computed, **self.change.stepped}
+        computed = [(name, replaced[name]) for name in node.output if name in replaced]
         for k, name in enumerate(node.output):
             node.output[k] = self.raw.get(name, name)
         yield node
@@ -420,25 +420,25 @@ def find_output_types(node: protobuf.NodeProto, types: StringMap, opset: int) ->
     inner = list(list_bodies(node))
     if inner and node.op_type in ("If", "Loop", "Scan"):
         body = inner[0]
-        found = find_element_types(body, types, opset, find_body_inputs(node, body, types))
-        return [found.get(v.name, UNKNOWN) for v in body.output][
+        body_types = find_element_types(body, types, opset, find_body_inputs(node, body, types))
+        return [body_types.get(v.name, UNKNOWN) for v in body.output][
             1 if node.op_type == "Loop" else 0 :
         ]
-    known = find_schema(node.op_type, opset) if node.domain in STANDARD else None
-    if known is None:
+    schema = find_schema(node.op_type, opset) if node.domain in STANDARD else None
+    if schema is None:
         return []
     # the type variables of the schema, as far as the inputs bind them
     bound: dict[str, str] = {}
     for k, name in enumerate(node.input):
-        variable = _get_formal_type(known.inputs, k)
+        variable = _get_formal_type(schema.inputs, k)
         if name and variable and types.get(name):
             bound.setdefault(variable, types[name])
     only = {
         c.type_param_str: c.allowed_type_strs[0]
-        for c in known.type_constraints
+        for c in schema.type_constraints
         if len(c.allowed_type_strs) == 1
     }
-    formal = (_get_formal_type(known.outputs, k) for k in range(len(node.output)))
+    formal = (_get_formal_type(schema.outputs, k) for k in range(len(node.output)))
     return [_find_output_type(only.get(variable, variable), node, bound) for variable in formal]
 
 

@@ -241,9 +241,9 @@ class RegionNoise:
                     f"the region does not run with noise: {e.what}", e.hint, code=e.code
                 )
                 raise self._failures[label] from e
-            found = from_json(NoiseRunDocument, document)
-            records = [r.rebase(str(folder.resolve())) for r in found.tensors]
-            self._runs[label] = _StoredRun(index_by_name(records), found.ties)
+            stored_run = from_json(NoiseRunDocument, document)
+            records = [r.rebase(str(folder.resolve())) for r in stored_run.tensors]
+            self._runs[label] = _StoredRun(index_by_name(records), stored_run.ties)
         return self._runs[label]
 
     def _make(self, label: str, make: Callable[[Path], StoredJson]) -> tuple[StoredJson, Path]:

@@ -37,19 +37,19 @@ def right_share(
     name = next(iter(outputs[0]))
     if "label" in truth[0]:
         wanted = [_split_units(true["label"], split, None) for true in truth]
-        blank = _find_blank([given[name] for given in outputs])
+        blank = _find_blank([output[name] for output in outputs])
     else:
         blank = _find_blank([true[name] for true in truth])
         wanted = [_split_units(true[name], split, blank) for true in truth]
-    found = [_split_units(given[name], split, blank) for given in outputs]
+    units = [_split_units(output[name], split, blank) for output in outputs]
     if any(isinstance(w, str) for w in flatten(wanted)) and any(
-        isinstance(f, int) for f in flatten(found)
+        isinstance(f, int) for f in flatten(units)
     ):
         raise ValueError(
             "the labels are text, the output is numbers: give numbers, `3 5 7`, or your own"
             " function"
         )
-    edits = sum(edit_distance(f, w) for f, w in zip(found, wanted, strict=True))
+    edits = sum(edit_distance(f, w) for f, w in zip(units, wanted, strict=True))
     return 1 - edits / max(1, sum(map(len, wanted)))
 
 

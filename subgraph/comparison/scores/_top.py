@@ -20,9 +20,9 @@ def count_hits(outputs: Sequence[Fields], truth: Sequence[Fields], most: int) ->
         most: The number of largest values that count.
     """
     hits = []
-    for given, true in zip(outputs, truth, strict=True):
-        name = next(iter(given))
-        values = np.atleast_2d(given[name])
+    for output, true in zip(outputs, truth, strict=True):
+        name = next(iter(output))
+        values = np.atleast_2d(output[name])
         best = np.argsort(-values.astype(np.float64), axis=-1, kind="stable")[..., :most]
         wanted = true["label"] if "label" in true else np.atleast_1d(true[name]).argmax(-1)
         is_among = best.reshape(-1, best.shape[-1]) == np.asarray(wanted).reshape(-1, 1)

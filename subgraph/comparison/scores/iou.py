@@ -21,13 +21,13 @@ def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     Two empty masks are equal; if a value is NaN, nothing is right.
     """
     name = next(iter(outputs[0]))
-    found = [np.asarray(given[name], np.float64) for given in outputs]
+    masks = [np.asarray(output[name], np.float64) for output in outputs]
     wanted = [np.asarray(true.get("label", true.get(name)), np.float64) for true in truth]
     # A quantized probability may be a little below 0.
-    judged = found if "label" in truth[0] else wanted
+    judged = masks if "label" in truth[0] else wanted
     limit = 0.0 if any(np.nanmin(a, initial=0) < MAX_LOGIT for a in judged) else 0.5
     shares = []
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(masks, wanted, strict=True):
         is_label = set(np.unique(b).tolist()) <= {0.0, 1.0}
         mine = (a > limit).reshape(-1)
         true = (b > (0.5 if is_label else limit)).reshape(-1)

@@ -17,9 +17,9 @@ def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     """Over all samples; classes that neither side has do not count."""
     both: dict[int, int] = {}
     either: dict[int, int] = {}
-    for given, true in zip(outputs, truth, strict=True):
-        name = next(iter(given))
-        values = np.asarray(given[name])
+    for output, true in zip(outputs, truth, strict=True):
+        name = next(iter(output))
+        values = np.asarray(output[name])
         found = np.where(
             np.isnan(values).any(CLASS_AXIS), NO_CLASS, values.argmax(CLASS_AXIS)
         ).reshape(-1)

@@ -176,14 +176,14 @@ class _TensorPair:
 
     def explanations(self, others: Arrays) -> list[Explanation]:
         """Return the best of those that hold."""
-        found = list(self.iter_other_tensors(others))
+        reasons = list(self.iter_other_tensors(others))
         for moved in find_rearrangements(self.reference, self.candidate):
-            found += self.check(*moved)
+            reasons += self.check(*moved)
         line = fit_line(*sample(self.reference, self.candidate)) if self.same_shape else None
         if line:  # the rounding of a healthy kernel is not a line
             says = line.describe(float(np.ptp(_sample_finite(self.candidate))))
-            found += self.check(says, line.apply(self.reference), self.candidate)
-        return _select_best(found)
+            reasons += self.check(says, line.apply(self.reference), self.candidate)
+        return _select_best(reasons)
 
     def iter_other_tensors(self, others: Arrays) -> Iterator[Explanation]:
         """Yield other tensors, unchanged."""

@@ -81,9 +81,11 @@ def _iter_axis_orders(a: Array, b: Array) -> Iterator[Rearrangement]:
             f"laid out {_describe_layout(order)}, but not shaped so", moved, b.reshape(moved.shape)
         )
         if a.shape == b.shape:
-            other = b.transpose(order)
+            transposed = b.transpose(order)
             yield Rearrangement(
-                f"read as if laid out {_describe_layout(order)}", a.reshape(other.shape), other
+                f"read as if laid out {_describe_layout(order)}",
+                a.reshape(transposed.shape),
+                transposed,
             )
 
 

@@ -137,15 +137,17 @@ def rewritings(
         own = model.SerializeToString(deterministic=True)
         # the checker refuses some regions that runtimes take
         checked = _is_valid(model, own, path, onnx)
-        seen = {sha256(own).digest()}
+        digests = {sha256(own).digest()}
         for name in names:
-            for words, made in _iter_forms(plugins.load("rewrites", name), source):
-                data = made.SerializeToString(deterministic=True)
+            for description, variant in _iter_forms(plugins.load("rewrites", name), source):
+                data = variant.SerializeToString(deterministic=True)
                 key = sha256(data).digest()
-                if key not in seen and (not checked or _is_valid(made, data, path, onnx)):
-                    seen.add(key)
-                    opset = get_opset(made)
-                    yield Rewriting(name, words, made, opset if opset != source.opset else 0)
+                if key not in digests and (not checked or _is_valid(variant, data, path, onnx)):
+                    digests.add(key)
+                    opset = get_opset(variant)
+                    yield Rewriting(
+                        name, description, variant, opset if opset != source.opset else 0
+                    )
 
 
 def _iter_forms(

@@ -117,8 +117,8 @@ class FullModel:
                 readers[tensor].append(node)
         names = defaultdict[int, dict[str, str]](dict)
 
-        made = set(flatten(node.output for node in nodes))
-        for name in sorted(readers.keys() - made):
+        produced = set(flatten(node.output for node in nodes))
+        for name in sorted(readers.keys() - produced):
             self._split(new, name, readers[name], names)
         for i, node in enumerate(nodes):
             new.move_to(i)

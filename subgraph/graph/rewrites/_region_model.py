@@ -161,10 +161,10 @@ def title(node: NodeProto) -> str:
 def find_reduced_axes(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Return the axes of a reduction, all for none given, not negative; None if unknown."""
     rank = source.rank(node.input[0])
-    given = get_argument(node, 1)
-    if rank is None or (given and source.value(given) is None):
+    axes_input = get_argument(node, 1)
+    if rank is None or (axes_input and source.value(axes_input) is None):
         return None
-    value = source.value(given) if given else None
+    value = source.value(axes_input) if axes_input else None
     axes = get_attribute(node, "axes") if value is None else [int(a) for a in value.reshape(-1)]
     if not axes and get_attribute(node, "noop_with_empty_axes", 0):
         return None
@@ -206,10 +206,10 @@ class Substitution:
     ) -> str:
         """Append a node of one output; its name."""
         output = output or self.name(op)
-        given = {k: v for k, v in attributes.items() if v is not None}
+        present = {k: v for k, v in attributes.items() if v is not None}
         name = self.name(f"{op}_node")
         self._new[self._at].append(
-            helper.make_node(op, list(inputs), [output], name, domain=domain, **given)
+            helper.make_node(op, list(inputs), [output], name, domain=domain, **present)
         )
         return output
 
@@ -281,8 +281,8 @@ class Substitution:
         """Return a condition that never holds, which is computed from an input, so that nothing can
         know it; "" without such an input."""
         inputs = (v.name for v in self.source.model.graph.input)
-        given = (n for n in inputs if self.source.element(n) in (*FLOATS, *INTEGERS))
-        number = next((n for n in given if n not in self.source.constants), "")
+        number_inputs = (n for n in inputs if self.source.element(n) in (*FLOATS, *INTEGERS))
+        number = next((n for n in number_inputs if n not in self.source.constants), "")
         if number and not self._never:
             place = self._at
             self._at = FIRST
@@ -304,24 +304,24 @@ class Substitution:
 
     def model(self) -> ModelProto:
         """Return the copy, without constants that nothing reads any more."""
-        made = copy_without_nodes(self.source)
-        made.graph.node.extend(self._new.get(FIRST, []))
+        variant = copy_without_nodes(self.source)
+        variant.graph.node.extend(self._new.get(FIRST, []))
         for i, node in enumerate(self.source.nodes):
-            made.graph.node.extend(self._new.get(i, [node]))
-        made.graph.initializer.extend(self._weights)
-        return tidy(made)
+            variant.graph.node.extend(self._new.get(i, [node]))
+        variant.graph.initializer.extend(self._weights)
+        return tidy(variant)
 
 
 def copy_without_nodes(source: RegionModel) -> ModelProto:
     """Return a copy of a region without its nodes and the types of its tensors."""
-    made = protobuf.clone(source.model)
-    del made.graph.node[:], made.graph.value_info[:]
-    return made
+    variant = protobuf.clone(source.model)
+    del variant.graph.node[:], variant.graph.value_info[:]
+    return variant
 
 
-def tidy(made: ModelProto) -> ModelProto:
+def tidy(model: ModelProto) -> ModelProto:
     """Return the model without nodes and constants that nothing reads."""
-    graph = made.graph
+    graph = model.graph
     read = {v.name for v in graph.output}
     for k in reversed(range(len(graph.node))):
         if read.intersection(graph.node[k].output):
@@ -331,8 +331,8 @@ def tidy(made: ModelProto) -> ModelProto:
     read.update(v.name for v in graph.input)
     assign(graph.initializer, [t for t in graph.initializer if t.name in read])
     # before, every initializer had to be an input as well
-    made.ir_version = max(made.ir_version, 4)
-    return made
+    model.ir_version = max(model.ir_version, 4)
+    return model
 
 
 Form: TypeAlias = "Callable[[RegionModel, NodeProto, Substitution], str]"

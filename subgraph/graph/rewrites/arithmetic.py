@@ -159,14 +159,18 @@ def _write_power_of_two(source: RegionModel, node: NodeProto, new: Substitution)
     if not bits:
         return ""
     numbers = {"zero": 0, "most": bits, "half": 2 ** (bits - 1) if signed else 0, "size": 2**bits}
-    given: JsonObject = {k: new.weight(np.int64(number)) for k, number in numbers.items()}
-    given |= {"powers": new.weight(2 ** np.arange(bits + 1)), "wide": TensorProto.INT64}
-    given["a"] = new.formula("Cast(x, to=wide)", "", **given)
-    given["p"] = new.formula("Gather(powers, Max(Min(Cast(y, to=wide), most), zero))", "", **given)
+    constants: JsonObject = {k: new.weight(np.int64(number)) for k, number in numbers.items()}
+    constants |= {"powers": new.weight(2 ** np.arange(bits + 1)), "wide": TensorProto.INT64}
+    constants["a"] = new.formula("Cast(x, to=wide)", "", **constants)
+    constants["p"] = new.formula(
+        "Gather(powers, Max(Min(Cast(y, to=wide), most), zero))", "", **constants
+    )
     if get_attribute(node, "direction") == "RIGHT":
-        new.formula("Cast(Div(Sub(a, Mod(a, p)), p), to=own)", own=element, **given)
+        new.formula("Cast(Div(Sub(a, Mod(a, p)), p), to=own)", own=element, **constants)
         return "a Div by a power of two instead of"
-    new.formula("Cast(Sub(Mod(Add(Mul(a, p), half), size), half), to=own)", own=element, **given)
+    new.formula(
+        "Cast(Sub(Mod(Add(Mul(a, p), half), size), half), to=own)", own=element, **constants
+    )
     return "a Mul with a power of two instead of"
 
 

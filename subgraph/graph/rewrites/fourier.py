@@ -48,9 +48,11 @@ def _write_products(source: RegionModel, node: NodeProto, new: Substitution) -> 
     matrix = np.stack(rows, axis=1).reshape(n * c, m * d)
     order = [*(k for k in range(rank - 1) if k != axis), axis, rank - 1]
     moved = new.node("Transpose", [node.input[0]], perm=order)
-    kept = [before[k] for k in order[:-2]]
-    product = new.node("MatMul", [new.reshape(moved, [*kept, n * c]), new.weight(matrix, element)])
-    shaped = new.reshape(product, [*kept, m, d])
+    leading = [before[k] for k in order[:-2]]
+    product = new.node(
+        "MatMul", [new.reshape(moved, [*leading, n * c]), new.weight(matrix, element)]
+    )
+    shaped = new.reshape(product, [*leading, m, d])
     new.node("Transpose", [shaped], node.output[0], perm=[int(k) for k in np.argsort(order)])
     return "a MatMul with sines and cosines instead of"
 

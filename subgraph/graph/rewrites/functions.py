@@ -31,8 +31,8 @@ def _rewrite_as_body(source: RegionModel, node: NodeProto, new: Substitution) ->
         return ""
     values = index_by_name(node.attribute)
     defaults = index_by_name(body.attribute_proto)
-    known = find_schema(node.op_type, version).attributes
-    defaults |= {n: a.default_value for n, a in known.items() if a.default_value.name}
+    defined = find_schema(node.op_type, version).attributes
+    defaults |= {n: a.default_value for n, a in defined.items() if a.default_value.name}
     names = {
         inside: node.input[k] if k < len(node.input) else "" for k, inside in enumerate(body.input)
     }
@@ -52,13 +52,13 @@ def _rewrite_as_body(source: RegionModel, node: NodeProto, new: Substitution) ->
         for k in reversed(range(len(copied.attribute))):
             attribute = copied.attribute[k]
             if reference := attribute.ref_attr_name:
-                given = values.get(reference, defaults.get(reference))
-                if given is None:
+                value = values.get(reference, defaults.get(reference))
+                if value is None:
                     del copied.attribute[k]
                 else:
                     name = attribute.name
                     attribute.CopyFrom(
-                        protobuf.load_protos().AttributeProto.FromString(given.SerializeToString())
+                        protobuf.load_protos().AttributeProto.FromString(value.SerializeToString())
                     )
                     attribute.name = name
     return f"the {len(body.node)} operators that define it in the standard, instead of"

@@ -20,7 +20,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     versions = sorted(range(MIN_OPSET, MAX_OPSET + 1), key=lambda v: (abs(v - source.opset), -v))
     tried = [source.opset]
     for version in versions:
-        if any(not list_changed(source.model, "", version, other) for other in tried):
+        if any(not list_changed(source.model, "", version, later) for later in tried):
             continue
         tried.append(version)
         if (model := source.convert(version)) is not None:

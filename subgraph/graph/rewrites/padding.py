@@ -97,9 +97,9 @@ def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
-    how = get_attribute(node, "auto_pad", "NOTSET")
+    auto_pad = get_attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _get_window(source, node)
-    is_open = how == "NOTSET" and not get_attribute(node, "output_shape")
+    is_open = auto_pad == "NOTSET" and not get_attribute(node, "output_shape")
     if x is None or y is None or not kernel or is_open:
         return ""
     added = get_attribute(node, "output_padding", [0] * len(kernel))
@@ -110,7 +110,7 @@ def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     total = [full - y[k + 2] for k, full in enumerate(reach)]
     if min(total) < 0:
         return ""
-    _set(new.copy(node), _divide(total, how), output_shape=None)
+    _set(new.copy(node), _divide(total, auto_pad), output_shape=None)
     return "the padding as numbers in"
 
 
@@ -209,27 +209,27 @@ def _get_window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[i
 def _find_pads(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Find the padding of the spatial axes, begins, then ends, also of auto_pad;
     None if unknown."""
-    how = get_attribute(node, "auto_pad", "NOTSET")
+    auto_pad = get_attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _get_window(source, node)
     if not kernel:
         return None
     pads: list[int] | None = get_attribute(node, "pads")
-    if how in ("NOTSET", "VALID"):
-        return pads if pads and how == "NOTSET" else [0] * 2 * len(kernel)
+    if auto_pad in ("NOTSET", "VALID"):
+        return pads if pads and auto_pad == "NOTSET" else [0] * 2 * len(kernel)
     if (x := source.shape(node.input[0])) is None:
         return None
     total = []
     for k, size in enumerate(x[2:]):
         last = (-(-size // strides[k]) - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1
         total.append(max(0, last - size))
-    return _divide(total, how)
+    return _divide(total, auto_pad)
 
 
-def _divide(total: list[int], how: str) -> list[int]:
+def _divide(total: list[int], auto_pad: str) -> list[int]:
     """Divide the padding of each axis between begin and end; an odd element is at one of them."""
     less = [t // 2 for t in total]
     more = [t - t // 2 for t in total]
-    return [*less, *more] if how == "SAME_UPPER" else [*more, *less]
+    return [*less, *more] if auto_pad == "SAME_UPPER" else [*more, *less]
 
 
 def _pad_before(

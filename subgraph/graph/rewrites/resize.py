@@ -97,15 +97,15 @@ def _find_scales(source: RegionModel, node: NodeProto) -> list[float] | None:
         ratios = [float(m) / before[k] for k, m in zip(axes, sizes, strict=True)]
         policy = get_attribute(node, "keep_aspect_ratio_policy", "stretch")
         same = {"not_larger": min, "not_smaller": max}.get(policy)
-        given = [same(ratios)] * len(ratios) if same else ratios
+        axis_scales = [same(ratios)] * len(ratios) if same else ratios
     elif scales is not None and scales.size:
-        given = [float(s) for s in scales]
+        axis_scales = [float(s) for s in scales]
     else:
         return None
-    found = [1.0] * rank
-    for k, scale in zip(axes, given, strict=True):
-        found[k] = scale
-    return found
+    all_scales = [1.0] * rank
+    for k, scale in zip(axes, axis_scales, strict=True):
+        all_scales[k] = scale
+    return all_scales
 
 
 def _compute_weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:

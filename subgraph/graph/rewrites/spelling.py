@@ -56,10 +56,10 @@ def _rewrite_axes(source: RegionModel, node: NodeProto, new: Substitution) -> st
     )
     axes = get_attribute(node, "axes", [])
     if get_attribute(node, "axis") is not None:
-        given = [*axes, get_attribute(node, "axis")]
+        all_axes = [*axes, get_attribute(node, "axis")]
     else:
-        given = axes
-    if not rank or not given or max(given) >= rank or node.domain not in STANDARD:
+        all_axes = axes
+    if not rank or not all_axes or max(all_axes) >= rank or node.domain not in STANDARD:
         return ""
     copied = new.copy(node)
     for a in copied.attribute:
@@ -130,23 +130,25 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     inputs = {v.name for v in source.model.graph.input}
     weights = [t for t in source.model.graph.initializer if t.name not in inputs]
     if weights:
-        made = copy_without_nodes(source)
-        assign(made.graph.initializer, [t for t in made.graph.initializer if t.name in inputs])
+        variant = copy_without_nodes(source)
+        assign(
+            variant.graph.initializer, [t for t in variant.graph.initializer if t.name in inputs]
+        )
         for t in weights:
             node = helper.make_node("Constant", [], [t.name], f"rewritten/{t.name}", value=t)
-            made.graph.node.append(node)
-        made.graph.node.extend(source.nodes)
-        yield "initializers as Constant nodes", tidy(made)
+            variant.graph.node.append(node)
+        variant.graph.node.extend(source.nodes)
+        yield "initializers as Constant nodes", tidy(variant)
     constants = [
         n for n in source.nodes if n.op_type == "Constant" and n.output[0] in source.constants
     ]
     if constants:
-        made = copy_without_nodes(source)
-        made.graph.node.extend(n for n in source.nodes if n not in constants)
+        variant = copy_without_nodes(source)
+        variant.graph.node.extend(n for n in source.nodes if n not in constants)
         for node in constants:
-            made.graph.initializer.add().CopyFrom(source.constants[node.output[0]])
-            made.graph.initializer[-1].name = node.output[0]
-        yield "Constant nodes as initializers", tidy(made)
+            variant.graph.initializer.add().CopyFrom(source.constants[node.output[0]])
+            variant.graph.initializer[-1].name = node.output[0]
+        yield "Constant nodes as initializers", tidy(variant)
     yield from _compute(source)
 
 

@@ -124,9 +124,9 @@ class Entry:
     @property
     def command(self) -> str:
         """The command that runs the tests; "" if the entry has only a case."""
-        words = "".join(f" --only {test}" for test in self.tests[:MAX_TESTS])
-        if words:
-            return f"subcut sweep -c {self.runtime}{words}"
+        options = "".join(f" --only {test}" for test in self.tests[:MAX_TESTS])
+        if options:
+            return f"subcut sweep -c {self.runtime}{options}"
         return ""
 
     def format_releases(self, own: str) -> str:
@@ -165,7 +165,7 @@ def list_entries(
     A broken entry is omitted with a warning. An entry of the user replaces ours of the same path.
     With `operators`, files of other operators are not parsed, which takes most of the time.
     """
-    found = {}
+    entries = {}
     homes = (sorted(home.glob(f"{runtime}/*.toml")) for home in (HOME, *folders))
     for file in flatten(homes):
         try:
@@ -173,12 +173,12 @@ def list_entries(
             named = OPERATOR.search(text)
             if operators is None or named is None or named[1] in operators:
                 entry = _parse_entry(file, text)
-                found[entry.path] = entry
+                entries[entry.path] = entry
             else:
-                found.pop(f"{file.parent.name}/{file.stem}", None)
+                entries.pop(f"{file.parent.name}/{file.stem}", None)
         except InputError as e:
             log.warning("%s is left out: %s", clean(str(file)), e.what)
-    return list(found.values())
+    return list(entries.values())
 
 
 def read(file: Path) -> Entry:
@@ -202,11 +202,11 @@ def _parse_entry(file: Path, text: str) -> Entry:
         table = parse_toml(text)
     except ValueError as e:
         raise InputError(f"it cannot be read: {e}", code="known.unreadable") from e
-    known = {f.name for f in fields(Entry)} - {"name", "runtime"}
-    if unknown := sorted(table.keys() - known):
+    keys = {f.name for f in fields(Entry)} - {"name", "runtime"}
+    if unknown := sorted(table.keys() - keys):
         raise InputError(
             f"'{unknown[0]}' is not part of an entry",
-            f"known: {', '.join(sorted(known))}",
+            f"known: {', '.join(sorted(keys))}",
             code="known.unknown-key",
         )
     entry = from_json(Entry, table, "the entry")
@@ -219,15 +219,15 @@ def _parse_entry(file: Path, text: str) -> Entry:
         versions = opsets.list_schema_versions(entry.operator, "")
         attributes = set(flatten(version.attributes for version in versions))
         for key, value in chain(entry.when.items(), entry.unless.items()):
-            found = CONDITION.fullmatch(f"{key} = {value}")
-            if found is None or found["type"] not in (None, *TYPE_NUMBERS):
+            match = CONDITION.fullmatch(f"{key} = {value}")
+            if match is None or match["type"] not in (None, *TYPE_NUMBERS):
                 raise InputError(
                     f"no node can have '{key}' = '{value}'",
                     "docs/known.md has the forms",
                     code="known.wrong-condition",
                 )
-            name = found["set"] or found["given"] or found["attribute"]
-            if versions and name and not found["of"] and name not in attributes:
+            name = match["set"] or match["given"] or match["attribute"]
+            if versions and name and not match["of"] and name not in attributes:
                 raise InputError(
                     f"{entry.operator} has no attribute '{name}'",
                     f"it has {', '.join(sorted(attributes))}",
@@ -257,13 +257,13 @@ def find(name: str, among: Sequence[Entry]) -> Entry:
     Raises:
         UnknownName: There is no such entry, or several runtimes have one; carries the nearest.
     """
-    found = [e for e in among if name in (e.name, e.path)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    entries = [e for e in among if name in (e.name, e.path)]
+    if len(entries) == 1:
+        return entries[0]
+    if entries:
         raise UnknownName(
             f"several runtimes have '{name}'",
-            nearest=[e.path for e in found],
+            nearest=[e.path for e in entries],
             code="known.ambiguous",
         )
     raise UnknownName(

@@ -194,8 +194,8 @@ class LintNode:
         own = [a for a in self.proto.attribute if a.name == name]
         if not own:
             return default
-        known = find_schema(self.op, self.version or 0, self.domain)
-        formal = known.attributes.get(name) if known else None
+        schema = find_schema(self.op, self.version or 0, self.domain)
+        formal = schema.attributes.get(name) if schema else None
         if formal and any(a.type != formal.type.value for a in own):
             return None
         return get_attribute(self.proto, name, default)
@@ -218,15 +218,15 @@ class LintNode:
         sequence."""
         if (weight := self.scope.weight(name)) is not None:
             return dtypes.name_of(weight.data_type)
-        known = get_tensor_type(self.scope.type_of(name))
-        return known.dtype if known else ""
+        declared = get_tensor_type(self.scope.type_of(name))
+        return declared.dtype if declared else ""
 
     def shape(self, name: str) -> Shape | None:
         """Return the shape of a tensor as this node sees it; None if its rank is unknown."""
         if (weight := self.scope.weight(name)) is not None:
             return [int(d) for d in weight.dims]
-        known = get_tensor_type(self.scope.type_of(name))
-        return known.dims if known else None
+        declared = get_tensor_type(self.scope.type_of(name))
+        return declared.dims if declared else None
 
 
 # ------------------------------------------------------------ constants

@@ -80,9 +80,9 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
         return
     fed = {}  # without inputs whose sizes differ between samples
     for name, tensor in first.tensors.items():
-        known = [size for size in tensor.shape or () if size is not None]
-        if name in context.graph.inputs and tensor.shape == tuple(known):
-            fed[name] = known
+        fixed_sizes = [size for size in tensor.shape or () if size is not None]
+        if name in context.graph.inputs and tensor.shape == tuple(fixed_sizes):
+            fed[name] = fixed_sizes
     changed = [d for d in dims if d.input in fed]
     sizes = {d.input: fed[d.input] for d in changed}
     for d in changed:

@@ -46,6 +46,6 @@ def check(context: LintContext) -> Issues:
         step = high / STEPS - low / STEPS  # their difference may be infinite
         share = values.count_below(step / 2) / values.nonzero
         if share >= MIN_ZERO_SHARE:
-            what = f"its output '{name}' reaches {values.largest:.3g}, so that a step of int8 is"
-            reason = f"{what} {step:.2g}: at least {100 * share:.0f} % of its values become 0"
+            fact = f"its output '{name}' reaches {values.largest:.3g}, so that a step of int8 is"
+            reason = f"{fact} {step:.2g}: at least {100 * share:.0f} % of its values become 0"
             yield warning(context.get_node(place), reason, FIX, name)

@@ -73,10 +73,10 @@ def _iter_stages(scope: Scope, tensor: str) -> Iterator[Stage]:
 def _find_stage(node: LintNode, tensor: str) -> Stage | None:
     """Return the step of a node with one constant, or one per channel; None for any other."""
     left = node.input(0) == tensor
-    other = node.constant(1 if left else 0)
-    if other is None or not 0 < other.size <= MAX_CHANNELS or (node.op == "Div" and not left):
+    operand = node.constant(1 if left else 0)
+    if operand is None or not 0 < operand.size <= MAX_CHANNELS or (node.op == "Div" and not left):
         return None
-    size = np.abs(other.astype(np.float64))
+    size = np.abs(operand.astype(np.float64))
     if node.op in ("Add", "Sub"):
         return Stage(node, shifts=bool(size.max() > MAX_GUARD_OFFSET))
     if node.op == "Div":

@@ -67,8 +67,8 @@ class Alike:
 
 def _find_kind(key: str) -> str:
     """Return the kind of a fact; "" for an attribute."""
-    kind, _, rest = key.partition(" ")
-    if kind in FACTS and (rest or kind == "outputs"):
+    kind, _, word = key.partition(" ")
+    if kind in FACTS and (word or kind == "outputs"):
         return kind
     return ""
 
@@ -115,8 +115,8 @@ def _find_maker(node: LintNode, place: str) -> str | None:
     return "input" if name in node.scope.inputs else None
 
 
-def _find_in_maker(node: LintNode, rest: str) -> str | None:
-    place, _, key = rest.partition(" ")
+def _find_in_maker(node: LintNode, word: str) -> str | None:
+    place, _, key = word.partition(" ")
     maker = node.scope.makers.get(node.input(int(place)))
     return _find_fact(maker, key) if maker else None
 

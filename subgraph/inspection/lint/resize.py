@@ -61,13 +61,13 @@ def check(context: LintContext) -> Issues:
 def _find_scales(node: LintNode) -> list[float] | None:
     """Return the scales, of the axes that are listed or of the spatial ones; None if they are
     unknown."""
-    given = node.constant(2)
-    if given is not None and given.size:
-        return [float(scale) for scale in given.ravel()]
+    scales_input = node.constant(2)
+    if scales_input is not None and scales_input.size:
+        return [float(scale) for scale in scales_input.ravel()]
     before = (node.shape(node.input(0)) or [])[2:]
     after = (node.shape(node.output(0)) or [])[2:]
-    known = [size for size in (*before, *after) if isinstance(size, int) and size > 0]
-    if not before or len(known) != len(before) + len(after):
+    sizes = [size for size in (*before, *after) if isinstance(size, int) and size > 0]
+    if not before or len(sizes) != len(before) + len(after):
         return None
     return [size / old for old, size in zip(before, after, strict=True)]
 

@@ -17,11 +17,11 @@ def check(context: LintContext) -> Issues:
             continue
         mode = node.attribute("mode", "nearest")
         values = np.asarray(node.attribute("scales", node.constant(1)))
-        known = values.ndim == 1 and values.size > 0 and values.dtype.kind in "fiu"
-        whole = known and np.all((values >= 1) & (values == np.floor(values)))
+        is_vector = values.ndim == 1 and values.size > 0 and values.dtype.kind in "fiu"
+        is_integral = is_vector and np.all((values >= 1) & (values == np.floor(values)))
         is_upsample = node.op == "Upsample"
         kind = "Upsample is deprecated since opset 10" if is_upsample else "Resize of opset 10"
-        if mode == "nearest" and whole:
+        if mode == "nearest" and is_integral:
             yield note(node, f"{kind}: newer converters may lack it", FIX)
         else:
             reason = (
