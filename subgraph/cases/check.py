@@ -29,7 +29,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import number_stems
 from subgraph.storage.tensors import Record, Records, list_arrays, load, measure_distance
 
-# onnxruntime keeps float32 between float16 nodes at every optimization level. The places of its
+# Onnxruntime keeps float32 between float16 nodes at every optimization level. The places of its
 # Casts depend on the neighboring nodes. Largest difference seen: one rounding (4.9e-4 of the
 # scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType

@@ -131,12 +131,10 @@ def find_files(folder: Path) -> CaseFiles:
 
 
 def _make_hint(folder: Path) -> str:
-    inside = sorted(p.parent.name for p in folder.glob(f"*/{MANIFEST}"))[:8]
-    inside = inside or [
-        f"todo/{p.parent.name}" for p in sorted(folder.glob(f"todo/*/{MANIFEST}"))[:8]
-    ]
-    if inside:
-        return f"name one of the folders in it: {', '.join(map(clean, inside))}"
+    for parent in ("", "todo/"):
+        names = sorted(f"{parent}{p.parent.name}" for p in folder.glob(f"{parent}*/{MANIFEST}"))
+        if names:
+            return f"name one of the folders in it: {', '.join(map(clean, names[:8]))}"
     return "name a folder that cut, bisect or sweep wrote"
 
 

@@ -171,7 +171,7 @@ class Redactor:
         shown = [
             word if word in self.names else _find_name(word) for word in _hide_words(arguments)
         ]
-        # placeholders like `{model}` are not quoted
+        # Placeholders like `{model}` are not quoted.
         plain = r"[\w{}./:=,@%+*#-]+"
         quoted = (word if re.fullmatch(plain, word) else shlex.quote(word) for word in shown)
         return _HOST.sub(HOST, self._remove_private(" ".join(quoted)))

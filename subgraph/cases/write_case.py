@@ -256,7 +256,7 @@ def write_region(
             builder.build(place, number, group)
             for number, group in enumerate(_find_groups(region, captured, request))
         ]
-    # an earlier run's folders of groups of samples that are no more
+    # Remove the folders that an earlier run wrote for more groups of samples.
     plain_request = to_json(request)
     number = len(cases)
     while (old := _number_place(place, number)).path.is_dir() and case.is_earlier(
@@ -407,7 +407,7 @@ class CaseBuilder:
                         keep=request.dump_all,
                     )
                     stored.append(entry)
-                    # from a recording a tensor may be in two roles, with other values
+                    # A tensor of a recording can have two roles, with different values.
                     losses.update(
                         dict.fromkeys(
                             f"{role}: {loss}" if self.recording else loss for loss in lost

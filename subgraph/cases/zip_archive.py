@@ -152,7 +152,7 @@ def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
     with _open(source) as file:
         data = file.read(MIN_STORED_BYTES)
         if len(data) < MIN_STORED_BYTES:
-            # if it shrinks so much that `Archive` would take it for a bomb, it is not compressed
+            # If it shrinks so much that `Archive` would take it for a bomb, it is not compressed.
             shrunk = len(zlib.compress(data, COMPRESSION_LEVEL))
             is_safe = len(data) < MAX_RATIO * shrunk
             kind = zipfile.ZIP_DEFLATED if is_safe else zipfile.ZIP_STORED

@@ -156,13 +156,10 @@ def make_other_inputs(feeds: Arrays) -> list[dict[str, Array]]:
     }
     if not varying:
         return []
-    drawn = {
-        name: _draw_alike(value, rng) if name in varying else value for name, value in feeds.items()
-    }
-    moved = {
-        name: _rearrange(value, rng) if name in varying else value for name, value in feeds.items()
-    }
-    return [drawn, moved]
+    return [
+        {name: change(value, rng) if name in varying else value for name, value in feeds.items()}
+        for change in (_draw_alike, _rearrange)
+    ]
 
 
 def _is_float(value: Array) -> bool:

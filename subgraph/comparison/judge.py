@@ -132,7 +132,7 @@ def judge(
     if candidate.dtype != reference.dtype and is_harmless_type(reference, candidate):
         candidate = candidate.astype(reference.dtype)
     reasons = []
-    # rank 0 and rank 1 of one element are the same
+    # Rank 0 and rank 1 of one element are the same.
     if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:
         reasons.append(
             f"{format_shape(candidate.shape)} where {format_shape(reference.shape)} was expected"

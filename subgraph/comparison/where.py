@@ -39,7 +39,7 @@ class Where:
     number: float
 
     def __str__(self) -> str:
-        # no digit is lost: `replay` reads it
+        # No digit is lost: `replay` reads it.
         return f"{self.name}{self.sign}{repr(self.number).removesuffix('.0')}"
 
 

@@ -258,7 +258,8 @@ def _label_points(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]])
     The ends of findings come first, then the first failing point, the ends of the curve, and as
     many others as fit.
     """
-    last_by_x = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
+    # The last of several tensors of a node.
+    last_by_x = {d.x: d for d in drawn if d.name}
     ends = set(flatten((min(span), max(span)) for span in spans if span))
     wanted = [x for x in last_by_x if x in ends]
     wanted += [x for x, d in last_by_x.items() if d.fails][:1]

@@ -92,7 +92,7 @@ class Tree:
         self.notes = notes or {}
         self.root = network.leaves
         self._last = self.root
-        # group between cut points → names of its first and last node
+        # Group between cut points → names of its first and last node.
         self._ends: dict[int, list[str]] = {}
         self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", [])}
         self._separator = "" if network.scopes else find_separator(network.names)

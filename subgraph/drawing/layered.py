@@ -101,9 +101,9 @@ def place_in_layers(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: flo
     rows = _Rows(items, edges, _compute_ranks(items, edges, limit), set(trunk), limit)
     rows.order()
     x = rows.places()
-    left = min((x[i] - rows.left[i] for i in range(len(x))), default=0.0)
+    left, right = rows.find_extent(x)
+    width = right - left
     x = [at - left for at in x]
-    width = max((x[i] + rows.right[i] for i in range(len(x))), default=0.0)
     height, y = rows.heights(x)
     return Placed(
         width=width,
@@ -270,6 +270,15 @@ class _Rows:
                 for k, i in enumerate(layer):
                     place[i] = k
 
+    def find_extent(self, x: Sequence[float]) -> tuple[float, float]:
+        """Return the left end of the leftmost item at these x, and the right end of the
+        rightmost."""
+        ends = range(len(x))
+        return (
+            min((x[i] - self.left[i] for i in ends), default=0.0),
+            max((x[i] + self.right[i] for i in ends), default=0.0),
+        )
+
     def places(self) -> list[float]:
         """Return the x of each item: 0 for the trunk, near the neighbors for other items."""
         x = [0.0] * len(self.layer)
@@ -280,8 +289,7 @@ class _Rows:
             used = sides if sweep >= SWEEPS - 2 else (sides[sweep % 2],)
             for layer in moving[:: -1 if sweep % 2 else 1]:
                 self._place(layer, x, free, used)
-        low = min((x[i] - self.left[i] for i in range(len(x))), default=0.0)
-        high = max((x[i] + self.right[i] for i in range(len(x))), default=0.0)
+        low, high = self.find_extent(x)
         if high - low > self.limit:
             begin = min(max(low, -self.limit / 2), high - self.limit)
             for layer in filter(None, self.layers * 2):
@@ -381,7 +389,7 @@ def spread(
     for first, second in pairwise(extents):
         offset += first[1] + second[0] + ITEM_GAP
         offsets.append(offset)
-    # weighted sum, weight and count of items that touch
+    # Weighted sum, weight and count of items that touch.
     blocks: list[tuple[float, float, int]] = []
     for target, offset, weight in zip(targets, offsets, weights, strict=False):
         total = (target - offset) * weight

@@ -120,16 +120,15 @@ class Network:
     def _list_sources(self) -> list[list[tuple[int, str]]]:
         find_maker = self.maker.get
         folded = self.folded
-        rows = [
+        reads = [*self.reads, *([] for _ in self.inputs), *([name] for name in self.outputs)]
+        return [
             [
                 (m, name)
-                for name in dict.fromkeys(reads)
+                for name in dict.fromkeys(names)
                 if (m := find_maker(name)) is not None and m not in folded
             ]
-            for reads in self.reads
+            for names in reads
         ]
-        ends = [[(m, name)] if (m := find_maker(name)) is not None else [] for name in self.outputs]
-        return [*rows, *([] for _ in self.inputs), *ends]
 
     def _fold_constants(self) -> dict[int, int]:
         constants = {i for i, op in enumerate(self.ops) if op == "Constant" and not self.reads[i]}

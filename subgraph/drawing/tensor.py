@@ -79,7 +79,8 @@ def compute_plane_errors(reference: Array, candidate: Array) -> list[float]:
     if not reference.size:
         return []
     far = _compute_difference(reference, candidate).reshape(count_planes(reference.shape), -1)
-    return [float(error) for error in far.max(axis=1)]
+    errors: list[float] = far.max(axis=1).tolist()
+    return errors
 
 
 @frozen

@@ -27,6 +27,7 @@ from subgraph.graph.nested import (
     iter_graphs,
     iter_model_nodes,
     iter_nodes,
+    iter_read_names,
     iter_tensor_names,
     list_captured,
     list_functions,
@@ -69,18 +70,16 @@ class Draft:
 
     # ------------------------------------------------------------ removing
 
-    def drop_nodes(self, indices: Collection[int], kept: Collection[str] = ()) -> None:
+    def drop_nodes(self, indices: Collection[int], needed: Collection[str] = ()) -> None:
         """Remove nodes, the weights that no node reads then, and declarations of removed tensors.
 
-        `kept`: weights that are still needed.
+        `needed`: weights that are kept in any case.
         """
         graph = self.model.graph
         gone = set(self.graph.iter_outputs(indices))
         touched = set(self.graph.iter_inputs(indices))
-        nodes = [node for i, node in enumerate(graph.node) if i not in indices]
-        assign(graph.node, nodes)
-        read = set(flatten((*node.input, *list_captured(node)) for node in nodes)) | set(kept)
-        read |= {v.name for v in graph.output}
+        assign(graph.node, [node for i, node in enumerate(graph.node) if i not in indices])
+        read = {*iter_read_names(graph), *needed}
         annotations = [a for a in graph.quantization_annotation if a.tensor_name not in gone]
         for annotation in annotations:
             read |= {entry.value for entry in annotation.quant_parameter_tensor_names}
@@ -96,9 +95,7 @@ class Draft:
     def drop_unread(self) -> None:
         """Remove the weights of the original model that nothing reads any more."""
         graph = self.model.graph
-        read = set(flatten((*n.input, *list_captured(n)) for n in graph.node))
-        read |= {v.name for v in graph.output}
-        gone = self.graph.weights.keys() - read
+        gone = self.graph.weights.keys() - set(iter_read_names(graph))
         for part in (graph.initializer, graph.input, graph.value_info):
             assign(part, [value for value in part if value.name not in gone])
 
@@ -192,7 +189,7 @@ class Draft:
         """Return whether two weights are the same, byte for byte."""
         if (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)):
             return False
-        # strings, or an element type newer than subcut
+        # These are strings, or of an element type newer than subcut.
         if not dtypes.count_number_bits(ours.data_type):
             return bool(ours == theirs)
         places = ((ours, self._files[ours.name]), (theirs, path))

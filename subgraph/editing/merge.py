@@ -26,7 +26,7 @@ from subgraph.storage.tensors import Records
 from subgraph.text import clean, count, find_nearest
 from subgraph.types import JsonObject, StringMap
 
-# metadata of a tail: the outputs of the model that it was taken from, in order
+# Metadata of a tail: the outputs of the model that it was taken from, in order.
 OUTPUTS = "subcut.outputs"
 
 
@@ -151,7 +151,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
 
     draft = Draft(graph)
     model = draft.model.graph
-    draft.drop_nodes(set(entry), kept=entry.values())
+    draft.drop_nodes(set(entry), needed=entry.values())
     outputs = [name for name in graph.outputs if name in source]
     takes_over: dict[str, str] = {}  # tensor → the output of the model that it becomes
     for name in outputs:

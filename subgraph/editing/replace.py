@@ -77,7 +77,7 @@ def replace(
     kept_tensors = {name: name for name in graph.iter_outputs(kept_makers) if name in piece.maker}
     frozen = {name: name for name in computed if name in piece.weights}
     called = draft.insert(piece, connected | kept_tensors | frozen)
-    # without constants that region and model both need
+    # Constants that region and model both need are not repeated.
     new = draft.model.graph
     ours_kept = new.node[: len(graph.nodes) - len(gone)]
     produced = set(filter(None, flatten(node.output for node in ours_kept)))

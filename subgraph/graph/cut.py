@@ -495,7 +495,7 @@ def _contradicts_declarations(
     infos: Mapping[str, ValueInfoProto],
 ) -> bool:
     """Return whether a node of the region, or a producer of its inputs, refutes a declaration."""
-    # shapes: those of inputs, and downstream of operators that keep the shape
+    # Shapes are known of inputs, and downstream of operators that keep the shape.
     shapes = {name: _find_dims(graph, name, infos) for name in inputs}
     for i in region.nodes:
         if shapes.keys().isdisjoint(graph.reads[i]):

@@ -248,7 +248,7 @@ def _count_type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
 
 def _count_bytes(tensor: protobuf.TensorProto) -> int:
     """Count the bytes of a constant."""
-    # strings, or an element type newer than subcut
+    # These are strings, or of an element type newer than subcut.
     if not dtypes.count_number_bits(tensor.data_type):
         return sum(map(len, tensor.string_data)) + len(tensor.raw_data)
     return protobuf.count_bytes(tensor)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
 
-# values of AttributeProto.AttributeType
+# Values of AttributeProto.AttributeType.
 GRAPH_ATTRIBUTE = 5
 GRAPHS_ATTRIBUTE = 10
 # Type → the field of the value.
@@ -183,9 +183,15 @@ def find_free_names(body: GraphProto) -> list[str]:
         s.values.name for s in body.sparse_initializer
     }
     own |= set(flatten(inner.output for inner in body.node))
-    read = list(flatten((*inner.input, *list_captured(inner)) for inner in body.node))
-    read += [v.name for v in body.output]
-    return [name for name in dict.fromkeys(read) if name and name not in own]
+    return [name for name in dict.fromkeys(iter_read_names(body)) if name and name not in own]
+
+
+def iter_read_names(graph: GraphProto) -> Iterator[str]:
+    """Yield the names that a graph's nodes, with their bodies, and its outputs read; with
+    repetitions."""
+    for node in graph.node:
+        yield from (*node.input, *list_captured(node))
+    yield from (v.name for v in graph.output)
 
 
 def iter_tensor_names(graph: GraphProto) -> Iterator[str]:

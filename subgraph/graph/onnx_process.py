@@ -232,7 +232,7 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
     if version < own:
         from onnx import helper
 
-        # the version of the file format that runtimes of this opset read
+        # Runtimes of this opset read this version of the file format.
         least = int(helper.find_min_ir_version_for([helper.make_opsetid("", version)]))
         least = max(least, MIN_FUNCTIONS_VERSION) if converted.functions else least
         converted.ir_version = min(int(converted.ir_version), least)

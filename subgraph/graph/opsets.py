@@ -57,8 +57,8 @@ def read_imports(model: Any) -> dict[str, int]:
     return {canonicalize_domain(entry.domain): int(entry.version) for entry in model.opset_import}
 
 
-def get_opset(model: protobuf.ModelProto, default: int = 1) -> int:
-    """Return the version of ONNX's own operators that a model imports."""
+def get_opset(model: protobuf.ModelProto | protobuf.FunctionProto, default: int = 1) -> int:
+    """Return the version of ONNX's own operators that a model or function imports."""
     return max(
         (int(entry.version) for entry in model.opset_import if entry.domain in STANDARD),
         default=default,
@@ -192,7 +192,7 @@ def find_misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain
         formal = _find_formal(schema.inputs, position)
         actual = types.get(name) if name and formal else None
         if actual and actual not in formal.types:
-            # only tensor types, if there are any
+            # Only tensor types are named, if there are any.
             tensors = {t for t in formal.types if t.startswith("tensor(")}
             *others, last = sorted(map(format_type, tensors or formal.types))
             allowed = f"{', '.join(others)} or {last}" if others else last
@@ -201,7 +201,7 @@ def find_misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain
 
 
 def _iter_wrong_attributes(node: protobuf.NodeProto, schema: Any, version: int) -> Iterator[str]:
-    # Which tools reserve.
+    # Tools reserve names with two underscores.
     present = {str(a.name): a.type for a in node.attribute if not a.name.startswith("__")}
     for name, kind in present.items():
         if name not in schema.attributes:

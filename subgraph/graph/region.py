@@ -138,7 +138,7 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
             code="region.no-ends",
         )
     start_nodes = {*flatten(s.nodes for s in starts)}
-    # nodes of lower rank depend on no start
+    # Nodes of lower rank depend on no start.
     floor = min((graph.rank[i] for i in start_nodes), default=0)
     upstream = find_ancestors(graph, flatten(s.nodes for s in ends), floor)
     inside = start_nodes & upstream

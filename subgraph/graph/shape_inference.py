@@ -110,13 +110,13 @@ def infer_types(graph: Graph) -> InferredTypes:
     for domain in {canonicalize_domain(node.domain) for node in iter_nodes(graph.nodes)}:
         if domain and domain not in imports:  # otherwise inference stops for the full model
             model.opset_import.add(domain=domain, version=1)
-    # inference mistakes the list of values for the tensor
+    # Inference mistakes the list of values for the tensor.
     for sparse in model.graph.sparse_initializer:
         declared_type = model.graph.input.add(name=sparse.values.name).type
         set_tensor(declared_type, sparse.values.data_type, sparse.dims)
     model.graph.ClearField("sparse_initializer")
     declare_weights_on_disk(model.graph)
-    # operators that only onnxruntime has in the standard domain get another one, unchecked
+    # Operators that only onnxruntime has in the standard domain get another one, unchecked.
     opset = get_opset(model, 0)
     functions = list_functions(model)
     for node in iter_nodes(model.graph.node):
@@ -131,7 +131,7 @@ def infer_types(graph: Graph) -> InferredTypes:
     declared = find_declared_types(graph)
     with OnnxProcess(graph.path) as onnx:
         refused = _check(model, onnx)
-        # onnx applies no defaults where it infers types through the function body of an operator:
+        # Onnx applies no defaults where it infers types through the function body of an operator:
         # MeanVarianceNormalization without axes would be an error
         versions = read_imports(model)
         for node in iter_nodes(model.graph.node):

@@ -430,7 +430,7 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     affected = find_affected_nodes(graph, facts.problems)
     computed = [n for n in names if n in graph.maker]
     known = {n: types.type_of(n) for n in computed if graph.maker[n] not in affected}
-    # maps cannot be stored
+    # Maps cannot be stored.
     runnable = [n for n, proto in known.items() if not (proto and holds_maps(proto))]
     runnable.sort(key=lambda n: graph.rank[graph.maker[n]])
     try:

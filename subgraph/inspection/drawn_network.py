@@ -125,7 +125,7 @@ def _get_scope(node: protobuf.NodeProto) -> Strings:
     text = next((p.value for p in node.metadata_props if p.key == SCOPE_NAMES), "")
     scopes = []
     before = ""
-    # each begins with the one around it: "", "layer1", "layer1.0"
+    # Each begins with the one around it: "", "layer1", "layer1.0"
     for part in parse_texts(text)[:-1]:
         scopes.append(part.removeprefix(f"{before}.") if before else part)
         before = part

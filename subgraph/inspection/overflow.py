@@ -373,7 +373,7 @@ class Scaling:
             if node.op_type in free and self._rules[i]:
                 wanted[0] = own[0]
             for factors, output in self._equations[i]:
-                # what is left goes to a constant, or to the tensor with the largest exponent
+                # The remaining exponent goes to a constant, or to the tensor with the largest one.
                 *others, last = sorted(
                     factors, key=lambda k: (self.is_constant(node.input[k]), np.max(own[k]))
                 )

@@ -70,7 +70,7 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
     complaints = [c for c in types.complaints if not (explained and c.from_checker)]
     refused = {c.node for c in complaints if c.from_checker}
     refused |= {None} if refused else set()
-    # inference would only repeat it
+    # Inference would only repeat the complaint of the checker.
     complaints = [c for c in complaints if c.from_checker or c.node not in refused]
     problems += [problem for c in complaints if (problem := _convert_complaint(graph, types, c))]
     return sorted(problems, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
@@ -143,7 +143,7 @@ def _convert_complaint(graph: Graph, types: InferredTypes, complaint: Complaint)
     if complaint.from_checker:
         return Problem("checker", i, None, own or f"onnx.checker: {message}", hint)
     if "instead is null" in message or (i is not None and graph.ops[i] == "Constant"):
-        # before opset 9 the schema of Constant allows floats only, but runtimes accept others
+        # Before opset 9 the schema of Constant allows floats only, but runtimes accept others.
         return None
     if "elem type differs from existing" in message:
         return Problem("type", i, None, message, "correct the declared type", complaint.certain)

@@ -169,7 +169,7 @@ def rule(options: str) -> Rule:
         try:
             return _judge(pair, context, k, floor)
         except (ModelError, WorkerDied) as e:
-            # only what is plain without noise is decided
+            # Only cases that are plain without noise are decided.
             why = f"rounding noise could not be measured: {e.what}"
             if pair.floating:
                 with np.errstate(all="ignore"):

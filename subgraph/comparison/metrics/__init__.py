@@ -28,7 +28,7 @@ import numpy as np
 from subgraph.storage.tensors import find_largest
 from subgraph.types import Array
 
-# others overflow, or lose bits in float64's subnormal numbers
+# Others overflow, or lose bits in float64's subnormal numbers.
 MIN_SQUARE = 1e-280
 MAX_SQUARE = 1e280
 

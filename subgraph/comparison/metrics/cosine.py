@@ -11,7 +11,7 @@ from subgraph.types import Array
 
 IDEAL = 1.0
 SYMMETRIC = True
-# their products stay well inside float64
+# Their products stay well inside float64.
 MIN_LENGTH = 1e-100
 MAX_LENGTH = 1e100
 

@@ -213,14 +213,14 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     for tensors in (*inherited, sites.value_shaped):
         if not tensors.isdisjoint(reads):
             tensors.update(makes)
-    # the op types in its bodies and local function, at any depth
+    # The op types in its bodies and local function, at any depth.
     functions = (graph.functions[key].node for key in find_called([node], graph.functions))
     _, *nested = iter_nodes([node])
     inner = frozenset(n.op_type for n in (*nested, *iter_nodes(flatten(functions))))
     if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.discrete.choices.isdisjoint(reads):
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in find_parameter_positions(node)}
-    # results that are steps, or depend on steps, are computed in real numbers
+    # Results that are steps, or depend on steps, are computed in real numbers.
     inexact = not sites.noisy.isdisjoint(data) or not sites.discrete.steps.isdisjoint(data)
     if op in QUANTIZERS or op == "DequantizeLinear" or inexact:
         _classify(graph, i, inner, sites)

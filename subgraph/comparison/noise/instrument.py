@@ -192,7 +192,7 @@ class _Instrumentation:
             inputs.append(
                 helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)])
             )
-        # nodes that take the scalars from the input: bodies read them from the graph, too
+        # These nodes take the scalars from the input: bodies read them from the graph, too.
         names = list(flatten(self.keyed.values()))
         places = [self.constants.name(place, np.int64) for place in range(len(names))]
         scalars = [
@@ -274,8 +274,8 @@ class _Instrumentation:
             if dtype != "float32":
                 nodes.append(helper.make_node("Cast", [raw], [wide], to=TYPE_NUMBERS["float32"]))
             self.sums("ReduceSum", wide, keepdims=0)
-            # right after its tensor: at the end of the model, onnxruntime takes five times as long
-            # to load 10,000
+            # The sum is right after its tensor: onnxruntime takes five times as long to load 10,000
+            # sums at the end of the model.
             nodes.append(self.sums.nodes[-1])
         return nodes
 
@@ -427,7 +427,7 @@ def find_output_types(node: protobuf.NodeProto, types: StringMap, opset: int) ->
     schema = find_schema(node.op_type, opset) if node.domain in STANDARD else None
     if schema is None:
         return []
-    # the type variables of the schema, as far as the inputs bind them
+    # The type variables of the schema, as far as the inputs bind them.
     bound: dict[str, str] = {}
     for k, name in enumerate(node.input):
         variable = _get_formal_type(schema.inputs, k)

@@ -163,8 +163,8 @@ def write_perturbed(
         moved = write("Max", write("Add", quantized.core, shift), quantized.lowest)
         quantized.finish(write, write("Min", moved, quantized.highest), y, dtype)
         return
-    # near the end of float16 no value moves by as much as half of the last step, which would make
-    # it infinite
+    # Near the end of float16 no value moves by as much as half of the last step, which would make
+    # it infinite.
     limit = 11.0 / compute_unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
     shift = write("Mul", _write_lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
     if dtype == "float32":
@@ -279,7 +279,7 @@ class _Quantized:
             names = map(write.constants.name, (channels.lowest, channels.highest, channels.span))
             return cls(wide, wide, "", *names)
         huge = write("Not", write("Less", write("Abs", wide), MAX_PERTURBED))  # NaN too
-        # values that represent minus infinity: as mask_plateau, but for the spread
+        # A plateau represents minus infinity, as in mask_plateau, which also limits the spread.
         finite = write("Where", huge, 0.0, wide)
         least = write("ReduceMin", finite, keepdims=0)
         far = write("Not", write("Greater", finite, write("Mul", least, 0.5)))

@@ -362,7 +362,7 @@ def _load_model(
     sampler: NoiseSampler, model: protobuf.ModelProto, loaded: tuple[object, ...], folder: Path
 ) -> None:
     sampler._loaded = ()
-    # without reuse: 0.4 s instead of 12 for 6,700 nodes
+    # Without reuse, 6,700 nodes take 0.4 s instead of 12.
     sampler.reference.load_model(sampler._key, model, sampler.graph.path, folder, reuse=False)
     sampler._loaded = loaded
 
@@ -388,7 +388,7 @@ def _find_entering(
         if claim is Precision.INT8 and is_weight:
             if values.ndim < 2:
                 continue
-            # the axis over which the node that reads the weight does not sum
+            # The axis over which the node that reads the weight does not sum.
             nodes = (sampler.graph.nodes[i] for i in sampler.sites.order)
             axes = (find_channel_axis(node, name) for node in nodes if name in node.input)
             axis = next(axes, 0) % values.ndim

@@ -349,7 +349,7 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
     if different > LEVELS_OF_8_BITS:
         return None
-    # evenly spaced values are integers of 8 bits times a scale
+    # Evenly spaced values are integers of 8 bits times a scale.
     levels = np.unique(_select_nonzero(candidate)).astype(np.float64)
     is_finer = np.unique(_select_nonzero(reference)).size >= MIN_FINER * levels.size
     if not (levels.size >= MIN_LEVELS and is_finer and has_even_steps(levels)):

@@ -135,7 +135,7 @@ def rewritings(
         source = RegionModel(model, onnx, frozen)
         path = Path(temporary) / "model.onnx"
         own = model.SerializeToString(deterministic=True)
-        # the checker refuses some regions that runtimes take
+        # The checker refuses some regions that runtimes accept.
         checked = _is_valid(model, own, path, onnx)
         digests = {sha256(own).digest()}
         for name in names:

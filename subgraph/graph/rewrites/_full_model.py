@@ -52,7 +52,7 @@ SIGNED = (
     TensorProto.INT32,
     TensorProto.INT64,
 )
-# Between two tensors of this element type.
+# A function that appends a barrier between two tensors of an element type.
 Barrier = Callable[[Substitution, str, str, int], object]
 
 
@@ -204,7 +204,7 @@ def open_full_model(graph: Graph, value: Callable[[str], Array]) -> Iterator[Ful
 
 
 def _subtract(new: Substitution, x: str, y: str, element: int) -> None:
-    # computed at run time: no value is less than itself
+    # The zeros are computed at run time: no value is less than itself.
     zeros = new.node("Cast", [new.node("Less", [x, x])], to=element)
     new.node("Sub", [x, zeros], y)
 

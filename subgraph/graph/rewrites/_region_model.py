@@ -330,7 +330,7 @@ def tidy(model: ModelProto) -> ModelProto:
             del graph.node[k]
     read.update(v.name for v in graph.input)
     assign(graph.initializer, [t for t in graph.initializer if t.name in read])
-    # before, every initializer had to be an input as well
+    # In older versions, every initializer must be an input as well.
     model.ir_version = max(model.ir_version, 4)
     return model
 

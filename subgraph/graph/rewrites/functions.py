@@ -8,7 +8,7 @@ from onnx import FunctionProto, NodeProto
 
 from subgraph.graph import protobuf
 from subgraph.graph.nested import list_bodies
-from subgraph.graph.opsets import STANDARD, find_schema, list_newest_opsets
+from subgraph.graph.opsets import STANDARD, find_schema, get_opset, list_newest_opsets
 from subgraph.graph.rewrites._region_model import RegionModel, Substitution
 from subgraph.iterables import index_by_name
 from subgraph.types import JsonObject
@@ -82,10 +82,7 @@ def _find_version(op: str, opset: int) -> int:
 
 def _means_the_same(body: FunctionProto, opset: int) -> bool:
     """Return whether the operators of a body mean in our opset what they mean in the body's."""
-    version = max(
-        (int(o.version) for o in body.opset_import if o.domain in STANDARD), default=opset
-    )
-    versions = sorted((version, opset))
+    versions = sorted((get_opset(body, opset), opset))
     pairs = [[find_schema(n.op_type, v, n.domain) for v in versions] for n in body.node]
     return all(
         a is not None and b is not None and (_are_alike(a, b) or _extends(a, b)) for a, b in pairs

@@ -9,7 +9,7 @@ from onnx import ModelProto
 from subgraph.graph.opsets import list_changed
 from subgraph.graph.rewrites._region_model import RegionModel
 
-# the oldest that the converter reaches; runtimes take a new opset late
+# The converter reaches no older opset; runtimes support a new opset late.
 MIN_OPSET = 7
 MAX_OPSET = 25
 

@@ -20,7 +20,7 @@ from subgraph.storage.tensors import format_shape
 from subgraph.text import clean, shorten
 from subgraph.types import Shapes, frozen
 
-# first sizes for an open dimension of an image, and of other inputs
+# The first sizes to try for an open dimension of an image, and of other inputs.
 IMAGE_SIZE = 224
 OTHER_SIZE = 16
 CHANNELS = 3
@@ -90,7 +90,7 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
     reason = "fails with {}, though these dimensions are declared open"
     severity = WARNING
     symbols = {d.symbol or f"{d.input} {d.axis}" for d in changed}
-    # sizes of several inputs with different symbols can depend on each other
+    # Sizes of several inputs with different symbols can depend on each other.
     if len(symbols) > 1 and len({d.input for d in changed}) > 1:
         reason += " (unless their sizes must fit each other)"
         severity = NOTE

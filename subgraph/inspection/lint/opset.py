@@ -14,7 +14,7 @@ from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
 
-# first opset in which the axis of Softmax is the last by default, and only one axis is normalized
+# The first opset in which Softmax normalizes only one axis, by default the last.
 MIN_LAST_AXIS_OPSET = 13
 MOVED = ("Softmax", "LogSoftmax", "Hardmax")
 ABSENT = "is not part of"  # how the reason begins that names the first opset itself

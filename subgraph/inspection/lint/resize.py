@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._places import LintNode
 
-# what targets compute for linear and cubic; the others differ from half_pixel for few sizes only
+# Targets compute these for linear and cubic; the others differ from half_pixel for few sizes only.
 COMMON = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 FIRST_OPSET = 11  # rule `upsample` reports older ones
 # Other coordinate modes → operators of TensorFlow Lite that are exported with it.
