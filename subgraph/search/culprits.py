@@ -55,8 +55,8 @@ RUN_ONLY_AFTER_CULPRIT = (
 )
 
 
-# A failing region; the finding that explains everything; `NOTHING_LEFT` that fails; None: other
-# means may find one.
+# A failing region; the finding that explains everything; `NOTHING_LEFT` if nothing else fails; None
+# if other means may find one.
 Found: TypeAlias = Items | Finding | None
 
 
@@ -347,8 +347,8 @@ def _remainder_fails(progress: Progress) -> Search[bool]:
     scope = progress.scope
     progress.unconfirmed = ()
     progress.rest = Rest.UNKNOWN
-    # Forms of the remaining items, of which the candidate may run one: without the culprit; without
-    # all of it but its first or last item; without its consumers, which then are not examined.
+    # The candidate may run the remaining items in one of three forms only: without the culprit;
+    # with its first or last item; without its consumers, which then are not examined.
     readers = {k for k, row in enumerate(state.parents) if not set(region).isdisjoint(row)}
     added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]
     rests = [tuple(sorted({*scope, *some})) for some in added]
@@ -364,13 +364,13 @@ def _remainder_fails(progress: Progress) -> Search[bool]:
                 if (yield from _overlap_fails(progress, region)):
                     return True
             break
-        # the remaining items are refused because of the items that were removed
+        # The remaining items are refused because of the items that were removed.
         cut_off = answer.signature in NO_OUTPUT and not state.aim.no_output
         if not cut_off and answer.signature is not None:
             findings = progress.findings
             shares = [f.share_of_model for f in findings if f.share_of_model is not None]
             is_small = all(abs(share) < accumulated.MIN_CULPRIT_SHARE for share in shares)
-            # many culprits were found, none of which accounts for much
+            # Many culprits were found, none of which accounts for much.
             if is_small and len(shares) == len(findings) >= MAX_SMALL_CULPRITS:
                 progress.rest = Rest.FAILS
                 return False

@@ -36,9 +36,9 @@ class QueryKind(StrEnum):
 
     WHOLE = "whole"  # run the whole model on the model's inputs
     CLAIMED = "claimed"  # judge the whole again, at the precision that the candidate claims: no run
-    # run these items with every intermediate tensor as an output: which items are wrong?
+    # Run these items with every intermediate tensor as an output, to find the wrong ones.
     PROFILE = "profile"
-    # run the whole model, in which all items but these are rewritten: what ISOLATED or REST became
+    # Run the full model, in which all items but these are rewritten, instead of ISOLATED or REST.
     REWRITTEN = "rewritten"
     ISOLATED = "isolated"  # run only these items, on captured reference values
     REST = "rest"  # the same run, judged at the model's outputs when all other items are right
@@ -293,7 +293,7 @@ class Purpose(StrEnum):
     GALLOP = "gallop"
     HALVE = "halve"
     SHRINK = "shrink"  # dropping items, and certifying that none can be dropped
-    # whether the remaining items or a region fail at all: before a search there, after a culprit
+    # Whether the remaining items or a region fail at all, before a search there or after a culprit.
     TAIL = "tail"
     CONFIRM = "confirm"  # fresh processes, repetitions, contradictions
     GROWTH = "growth"  # prefixes, and shares of pieces

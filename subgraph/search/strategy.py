@@ -255,8 +255,8 @@ def _select_smallest(
 
 
 # ------------------------------------------------------------ intermediate tensors
-# Search of intermediate tensors if the outputs agree: each in place, then each deviating item
-# alone.
+# If the outputs agree, the intermediate tensors are searched: each in place, then each deviating
+# item alone.
 #
 # Insight: the nodes between a fault and the outputs may hide it on the inputs at hand: a ReLU,
 # a maximum, a sum of much larger terms. Reading intermediate tensors disturbs the candidate, so

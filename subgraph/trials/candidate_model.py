@@ -59,7 +59,7 @@ from subgraph.trials.matching.as_quantized import find_quantized
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.types import StringMap, Strings
 
-# in a case, next to the candidate's model: its `MatchedTensor` for each boundary tensor
+# The file of a case with the `MatchedTensor` of each boundary tensor.
 BOUNDARY_MATCHES = "edge.json"
 MIN_NEAREST = 0.9  # of the quantized weights, if a model is judged by its steps alone
 QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
@@ -259,7 +259,7 @@ class CandidateModel:
                 code="pair.unknown-type",
             )
         types = list_boundary_types(graph, cut.inputs, feeds, {})
-        # onnx infers no types downstream of a contrib operator
+        # onnx infers no types downstream of a contrib operator.
         declared = {}
         known = self._names
         for name in outputs:
@@ -386,7 +386,7 @@ def coarsen_inputs(
     Such an error belongs to the producer of the tensor, not to its consumers. The candidate's own
     rounding of the model's inputs has no producer: it counts as the candidate's error.
     """
-    # floats that depend on shapes alone: each quantizer on its way rounds a grid of anchors
+    # Floats that depend on shapes alone stay: each quantizer on its way rounds a grid of anchors.
     shapes = {}
     for theirs in other.region(region).shapes:
         real_name = skip_operators(other.graph, theirs, AXIS)

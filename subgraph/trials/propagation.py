@@ -48,7 +48,7 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     outside = (find_descendants(graph, inside) & needed) - inside
     returning = outside & find_ancestors(graph, inside)
     values = _send_on(model, outside - returning, outputs)
-    # weakly connected parts, in topological order of their first node
+    # The detours are weakly connected parts, in topological order of their first node.
     parents = {i: list(iter_predecessors(graph, i)) for i in returning}
     parts = split_components(parents, returning)
     for detour in sorted(parts, key=lambda part: min(map(graph.rank.__getitem__, part))):
@@ -87,55 +87,64 @@ def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
 def differ(model: ReferenceModel, names: Sequence[str], outputs: Feeds) -> bool:
     """Return whether any value of these tensors differs from the captured one."""
     pairs = zip(model.values.records, outputs, strict=True)
-    return any(n in o and not _equal(k[n], o[n]) for (k, o), n in product(pairs, names))
+    return any(
+        n in tensors and not _equal(captured[n], tensors[n])
+        for (captured, tensors), n in product(pairs, names)
+    )
 
 
 def _add_sent(
     model: ReferenceModel,
-    known: Records,
+    captured: Records,
     values: Records,
-    sent: Records,
+    changed: Records,
 ) -> Records:
-    """Return the values with the difference that `sent` adds to the model's outputs."""
+    """Return the values with the difference that `changed` adds to the model's outputs."""
     added = {}
     for name in model.graph.outputs:
-        if not _equal(known[name], sent[name]):
-            both = _sum(*(some[name].value(mapped=True) for some in (known, values, sent)))
-            added[name] = write_value(name, both, model.new_folder(), "sum", values[name].type_text)
+        if not _equal(captured[name], changed[name]):
+            parts = [some[name].value(mapped=True) for some in (captured, values, changed)]
+            combined = _sum(*parts)
+            added[name] = write_value(
+                name, combined, model.new_folder(), "sum", values[name].type_text
+            )
     return {**values, **added}
 
 
 def _sum(reference: Value, value: Value, other: Value) -> Value:
     """Return value + (other − reference); `other` for no numbers; `value` if shapes differ."""
-    if not all(isinstance(v, np.ndarray) for v in (reference, value, other)):
+    if not all(isinstance(array, np.ndarray) for array in (reference, value, other)):
         return other
-    a, b, c = (np.asarray(v) for v in (reference, value, other))
-    if not a.shape == b.shape == c.shape or b.dtype != a.dtype:
+    captured, base, changed = (np.asarray(array) for array in (reference, value, other))
+    if not captured.shape == base.shape == changed.shape or base.dtype != captured.dtype:
         return value
-    if a.dtype.kind in "OUSTb":
-        return np.asarray(np.where(b == a, c, b))
+    if captured.dtype.kind in "OUSTb":
+        return np.asarray(np.where(base == captured, changed, base))
     with np.errstate(all="ignore"):
-        wide: Array = b.astype(np.float64) + (c.astype(np.float64) - a.astype(np.float64))
-        return np.asarray(np.where(c == a, b, wide.astype(a.dtype)))
+        difference = changed.astype(np.float64) - captured.astype(np.float64)
+        total: Array = base.astype(np.float64) + difference
+        return np.asarray(np.where(changed == captured, base, total.astype(captured.dtype)))
 
 
-def _equal(one: Record, other: Record) -> bool:
+def _equal(record: Record, other: Record) -> bool:
     """Return whether shapes and elements are equal; NaN equals NaN."""
-    if (one.form, one.dtype, one.shapes) != (other.form, other.dtype, other.shapes):
+    if (record.form, record.dtype, record.shapes) != (other.form, other.dtype, other.shapes):
         return False
-    x, y = (list_arrays(record.value(mapped=True)) for record in (one, other))
-    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(x, y, strict=True))
+    arrays = list_arrays(record.value(mapped=True))
+    others = list_arrays(other.value(mapped=True))
+    pairs = zip(arrays, others, strict=True)
+    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
 
 
 # ------------------------------------------------------------ local errors
-# Nodes that are wrong on their actual inputs: their values in the candidate's full run, against
-# the reference's results for the values that they read there.
+# This finds nodes that are wrong on their actual inputs: their values in the candidate's full run
+# are compared with the reference's results for the values that they read there.
 #
 # All nodes downstream of a culprit are wrong, but only culprits, and the last nodes of fusions that
 # are culprits, have a local error: this shows all of them at once. It takes no run of the
 # candidate, and one or few of the reference: all nodes in one model, as disconnected pieces.
 
-# Regions that are run. To build more of them takes longer than a few runs of the search.
+# Regions that are run: to build more of them takes longer than a few runs of the search.
 MAX_REGIONS = 512
 
 
@@ -178,10 +187,10 @@ def _find_wrong(
     wrong: dict[int, float] = {}
     for pool in partition(cuts) if cuts else ():
         merged = merge_cuts(pool)
-        made = trials.model.run_model(
+        results = trials.model.run_model(
             merged.model, [merged.feeds(sample) for sample in values], merged.output_names
         )
-        for sample, outputs in zip(values, made, strict=True):
+        for sample, outputs in zip(values, results, strict=True):
             for cut, expected in zip(merged.pieces, merged.split(outputs), strict=True):
                 errors = _list_errors(trials, cut.region, restrict(expected, sample), sample)
                 if errors:

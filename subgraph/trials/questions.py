@@ -347,12 +347,13 @@ def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
     return runs
 
 
-def _are_same(one: RunResult, other: RunResult) -> bool:
+def _are_same(result: RunResult, other: RunResult) -> bool:
     """Return whether two runs of a model return the same, bit for bit, or end in the same way."""
-    if one.failure or other.failure:
-        ends = [r.failure and (r.failure.status, r.failure.signature) for r in (one, other)]
+    if result.failure or other.failure:
+        failures = (result.failure, other.failure)
+        ends = [failure and (failure.status, failure.signature) for failure in failures]
         return ends[0] == ends[1]
-    return not one.find_differing(other)
+    return not result.find_differing(other)
 
 
 def describe_age(trials: Trials) -> str:

@@ -92,14 +92,14 @@ def parse_drop(text: str) -> tuple[float, bool]:
     Raises:
         UsageError: it is neither.
     """
-    m = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
-    if not m:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
+    if not match:
         raise UsageError(
             f"--drop {text}: expected a drop of the score",
             "--drop 0.5% or --drop 0.01",
             code="option.malformed",
         )
-    return float(m[1]) / (100 if m[2] else 1), bool(m[2])
+    return float(match[1]) / (100 if match[2] else 1), bool(match[2])
 
 
 def make_wanted(
@@ -114,8 +114,8 @@ def make_wanted(
         UsageError: There is no limit, or two; a limit cannot be read, or has no score.
     """
     if score is None:
-        given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
-        if names := [name for name, value in given.items() if value]:
+        options = {"--drop": drop, "--at-least": at_least, "--labels": labels}
+        if names := [name for name, value in options.items() if value]:
             raise UsageError(
                 f"{names[0]} goes with --score",
                 "--score top1, or FILE.py:FUNCTION",
@@ -205,7 +205,7 @@ class ByScore:
                 "it must return a number",
                 code="score.not-number",
             )
-        return [float(s) for s in scores]
+        return [float(score) for score in scores]
 
     def compute_interval(self, outputs: Feeds) -> tuple[float, float] | None:
         """Return the range of the drop over draws of the samples, or of the score if its least
@@ -274,25 +274,25 @@ class ByScore:
 
 def describe_score(score: ScoreDocument) -> str:
     """Return `top1 0.93, drops by 0.001 (allowed 0.005; 200 samples: 0 to 0.003)`."""
-    found = f"{clean(score.words)} {score.candidate:.4g}"
+    text = f"{clean(score.words)} {score.candidate:.4g}"
     samples = count(score.samples, "sample")
     if score.of == "drop":
         drop = score.reference - score.candidate
         dropped = f"drops by {drop:.3g}" if drop > 0 else "does not drop"
-        found += f" of {score.reference:.4g}, {dropped}"
+        text += f" of {score.reference:.4g}, {dropped}"
     limit = score.reference - score.limit if score.of == "drop" else score.limit
     bound = "allowed" if score.of == "drop" else "at least"
     allowed = f"{bound} {limit:.3g}"
     if score.interval is None:
-        return f"{found} ({allowed}); one sample shows nothing about others"
+        return f"{text} ({allowed}); one sample shows nothing about others"
     low, high = score.interval
     if score.candidate >= score.limit and not score.sure:
-        how = "drop by" if score.of == "drop" else "score"
+        verb = "drop by" if score.of == "drop" else "score"
         return (
-            f"{found} ({allowed}); {samples} are few: other draws of them {how} {low:.3g} to"
+            f"{text} ({allowed}); {samples} are few: other draws of them {verb} {low:.3g} to"
             f" {high:.3g}"
         )
-    return f"{found} ({allowed}; {samples}: {low:.3g} to {high:.3g})"
+    return f"{text} ({allowed}; {samples}: {low:.3g} to {high:.3g})"
 
 
 @contextmanager
@@ -407,18 +407,18 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
             code="file.not-found",
         )
     if file.suffix == ".npy":
-        found = list(np.atleast_1d(read_npy(file)))
+        labels = list(np.atleast_1d(read_npy(file)))
     else:
-        found = _read_lines(file, names)
-    if len(found) != len(names):
-        have = count(found, "label")
+        labels = _read_lines(file, names)
+    if len(labels) != len(names):
+        have = count(labels, "label")
         want = count(names, "sample")
         raise InputError(
             f"--labels {file.name} has {have}, the inputs are {want}",
             "one for each sample, in their order",
             code="labels.wrong-count",
         )
-    return [np.asarray(label) for label in found]
+    return [np.asarray(label) for label in labels]
 
 
 def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
@@ -429,18 +429,18 @@ def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
     """
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     numbered = all(path.name.isdecimal() for path in classes)
-    own: dict[str, set[int]] = {}
+    classes_by_name: dict[str, set[int]] = {}
     for k, path in enumerate(classes):
         for name in flatten((file.name, file.stem) for file in path.iterdir()):
-            own.setdefault(name, set()).add(int(path.name) if numbered else k)
-    if unclear := next((name for name in names if len(own.get(name, ())) != 1), None):
-        has = "several folders in it have" if unclear in own else "no folder in it has"
+            classes_by_name.setdefault(name, set()).add(int(path.name) if numbered else k)
+    if unclear := next((name for name in names if len(classes_by_name.get(name, ())) != 1), None):
+        has = "several folders in it have" if unclear in classes_by_name else "no folder in it has"
         raise InputError(
             f"--labels {folder.name}: {has} a file '{unclear}'",
             "a folder per class, with files that are named as the samples",
             code="labels.unclear-folder",
         )
-    return [np.asarray(min(own[name])) for name in names]
+    return [np.asarray(min(classes_by_name[name])) for name in names]
 
 
 def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:

@@ -112,15 +112,15 @@ class SmallInputProgress:
 
     def search(self) -> bool:
         """Return whether there is a smaller input, which fails again in a fresh process."""
-        given = self.trials
-        axes = list(ungroup((name, range(one.ndim)) for name, one in self._arrays.items()))
+        original = self.trials
+        axes = list(ungroup((name, range(array.ndim)) for name, array in self._arrays.items()))
         axes.sort(key=self._count_elements)
         same = [list(group) for _, group in groupby(axes, self._count_elements)]
         for group in (*([axis] for axis in axes), *same):
             any(map(self._try, self._iter_shorter(group)))
         for name, array in self._arrays.items():
-            any(self._try({name: one}) for one in _iter_simple(array))
-        if self.trials is given:
+            any(self._try({name: simpler}) for simpler in _iter_simple(array))
+        if self.trials is original:
             return False
         self._run(self.trials, fresh=True)
         return self._is_same()
@@ -133,11 +133,13 @@ class SmallInputProgress:
         """Yield inputs whose axes of one size are shorter together, the shortest first."""
         size = self._count_elements(axes[0])
         powers = (2**k for k in range(2, size.bit_length()))
-        for length in (one for one in (1, 2, 3, *powers, size - 1) if 0 < one < size):
+        for length in (1, 2, 3, *powers, size - 1):
+            if not 0 < length < size:
+                continue
             changed = dict(self._arrays)
             for name, axis in axes:
-                kept = min(length, changed[name].shape[axis])  # it may be shorter by now
-                changed[name] = np.take(changed[name], range(kept), axis)
+                new_size = min(length, changed[name].shape[axis])  # it may be shorter by now
+                changed[name] = np.take(changed[name], range(new_size), axis)
             yield changed
 
     def _run(self, trials: Trials, *, fresh: bool = False) -> None:
@@ -190,18 +192,18 @@ def _iter_simple(array: Array) -> Iterator[Array]:
     places = np.arange(array.size).reshape(array.shape)
     signs = np.where(array < 0, -1, 1)
     whole = np.round(array.astype(float))
-    for made in (0 * places, 0 * places + 1, places == 0, places % MAX_INTEGER + 1, signs, whole):
-        if not np.array_equal(made, array):
-            yield made.astype(array.dtype)
+    for simple in (0 * places, 0 * places + 1, places == 0, places % MAX_INTEGER + 1, signs, whole):
+        if not np.array_equal(simple, array):
+            yield simple.astype(array.dtype)
 
 
 # ------------------------------------------------------------ constants
-# The nodes that compute constants of a region, such as dequantized weights -> those that its fault
-# needs.
+# This finds the nodes that compute constants of a region, such as dequantized weights, and that its
+# fault needs.
 #
 # A cut holds these nodes because optimizers look at them, but they are not items of a search: no
-# value of the model's inputs passes through them. So each one is tested separately: does the fault
-# remain if its constant replaces it?
+# value of the model's inputs passes through them. So each one is tested separately, by its constant
+# in its place.
 
 MAX_MAKERS = 32  # nodes that are tested, with a run each
 MIN_ERROR_RATIO = 4.0  # times smaller is another error
@@ -230,48 +232,52 @@ def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list
     needed = []
     folded: set[str] = set()
     for i in reversed(makers):  # the consumers of a constant before its producer
-        made = set(graph.makes[i])
-        if made.isdisjoint(_read_constants(graph, region, folded)):
+        constants = set(graph.makes[i])
+        if constants.isdisjoint(_read_constants(graph, region, folded)):
             continue  # only a folded constant needs it
-        # the region with these constants as values of its cut, without their producers
-        gone = folded | made
-        read = _read_constants(graph, region, gone)
-        kept = read.difference(gone)
-        pulled = tuple(i for i in region.pulled if not kept.isdisjoint(graph.makes[i]))
+        # The piece has these constants as values of its cut, without their producers.
+        replaced = folded | constants
+        needed_constants = _read_constants(graph, region, replaced)
+        computed = needed_constants.difference(replaced)
+        pulled = tuple(i for i in region.pulled if not computed.isdisjoint(graph.makes[i]))
         weights = {n for n in graph.iter_inputs((*region.nodes, *pulled)) if graph.is_weight(n)}
-        shapes = (*region.shapes, *sorted(read.intersection(gone)))
+        shapes = (*region.shapes, *sorted(needed_constants.intersection(replaced)))
         piece = replace(region, pulled=pulled, shapes=shapes, weights=tuple(sorted(weights)))
         try:
-            found = trials.judge.verdict(piece, trials.run_extra(piece))
+            piece_verdict = trials.judge.verdict(piece, trials.run_extra(piece))
         except SubcutError:  # a constant of this type cannot be written
             continue
-        if fails_alike(found, verdict):
-            folded |= made
+        if fails_alike(piece_verdict, verdict):
+            folded |= constants
         else:
             needed.append(i)
     return needed[::-1]
 
 
-def fails_alike(found: Verdict, verdict: Verdict) -> bool:
+def fails_alike(verdict: Verdict, original: Verdict) -> bool:
     """Return whether a region fails as before; another constant or input may change its error a
     little."""
-    if verdict.signature not in WITH_OUTPUTS:
-        return (found.status, found.signature) == (verdict.status, verdict.signature)
-    fails = found.fails and found.signature in WITH_OUTPUTS
-    error, before = (one.largest_error(unknown=math.inf) for one in (found, verdict))
-    is_smaller = error * MIN_ERROR_RATIO < before  # not so of NaN
+    if original.signature not in WITH_OUTPUTS:
+        return (verdict.status, verdict.signature) == (original.status, original.signature)
+    fails = verdict.fails and verdict.signature in WITH_OUTPUTS
+    error = verdict.largest_error(unknown=math.inf)
+    is_smaller = error * MIN_ERROR_RATIO < original.largest_error(unknown=math.inf)  # False for NaN
     return fails and not is_smaller
 
 
 def _read_constants(graph: Graph, region: Region, folded: Collection[str]) -> set[str]:
     """Return the constants that nodes make and that the region needs, if some are folded."""
-    found = set()
+    constants = set()
     stack = list(graph.iter_inputs(region.nodes))
     while stack:
         name = stack.pop()
-        if name in found or name not in graph.maker or find_kinds(graph, [name])[name] != CONSTANT:
+        if (
+            name in constants
+            or name not in graph.maker
+            or find_kinds(graph, [name])[name] != CONSTANT
+        ):
             continue
-        found.add(name)
+        constants.add(name)
         if name not in folded:
             stack += graph.reads[graph.maker[name]]
-    return found
+    return constants

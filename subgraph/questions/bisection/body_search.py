@@ -343,7 +343,7 @@ class InnerSearch:
         found = self._search_body(entered)
         if found.is_same_fault(verdict):
             return found
-        # the body, as a standalone model, is not as wrong as its node
+        # The body, as a standalone model, is not as wrong as its node.
         try:
             if why := find_miscount(trials.judge, self.options.setup, entered, self.runs):
                 return InsideDocument(entered.all_iterations, None, None, why=why)
@@ -361,7 +361,7 @@ class InnerSearch:
         limits = replace(left, max_trials=self.runs.left, within=None)
         try:
             self.runs.require(1)
-            # trials on the body with the inputs of the failing iteration
+            # These trials feed the body with the inputs of the failing iteration.
             judge = self.oracle.trials.judge
             scratch = judge.model.new_folder()
             setup = self.options.setup

@@ -136,7 +136,7 @@ def describe(
         len(trials.full_model.outputs), whole_runs, inner, within, disturbance
     )
     result = oracle.run_result(trials.full_model)
-    # the model, or the region of the user, agrees without the findings
+    # The model, or the region of the user, agrees without the findings.
     is_complete = (
         findings.outcome is Outcome.DISAGREE
         and not findings.budget_spent
@@ -197,7 +197,7 @@ def describe(
 
 
 def _describe_cost(trials: Trials, findings: Findings, seconds: float) -> SearchCost:
-    # runs that only measure how much of the error is gone without a piece
+    # Extra runs only measure how much of the error is gone without a piece.
     extra = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
     return SearchCost(
         trials=findings.counts.total() + trials.log.extra_runs,
@@ -277,7 +277,7 @@ def _iter_notes(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
             " outputs"
         )
     if not any(f.kind is FindingKind.FLAKY for f in findings.findings):
-        # verdicts are the same from run to run, and values are not
+        # Verdicts are the same from run to run, and values are not.
         varying = oracle.seen.nondeterministic
         whole = oracle.trials.full_model
         yield from iter_flaky_notes(varying.get(whole.nodes, ()), whole)

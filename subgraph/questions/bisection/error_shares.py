@@ -210,7 +210,7 @@ def tap_region(nodes: NodeItems, items: Items) -> Region:
     inner = list(_find_inner_tensors(nodes, items))
     if len(items) == len(nodes.groups):
         return nodes.trials.model.whole(inner)
-    # without the known culprits: all nodes downstream of them would be wrong
+    # The known culprits are omitted: all nodes downstream of them would be wrong.
     return regions.build_region(nodes.graph, nodes.list_indices(items), [(n,) for n in inner])
 
 
@@ -242,7 +242,7 @@ def read_items(
     if len(items) == len(nodes.groups):
         whole = seen.result(trials, trials.full_model)
         plain, probed = (compute_error(trials.judge, r.tensors) for r in (whole, result))
-        # the model's outputs deviate as far in the profile as in the plain run
+        # The model's outputs must deviate as far in the profile as in the plain run.
         is_as_plain = whole.failure is None and plain is probed
         if plain is not None and probed is not None:
             change = abs(plain - probed).max(initial=0.0)
@@ -295,7 +295,7 @@ def measure_costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     errors = []
     groups = items.groups
     for k in items.all_items:
-        # not in that model, or random: it has no cost
+        # An item that is random or not in that model has no cost.
         with contextlib.suppress(ModelError, NoRegion):
             errors.append((_measure_error(trials, items.region([k])), k))
     pieces = []

@@ -29,7 +29,7 @@ from subgraph.search import (
 from subgraph.search.driver import Steps, each
 from subgraph.search.oracle import Items
 
-# of its memory that the weights of a stretch take: it has copies in other forms, and tensors
+# Share of the memory for the weights of a stretch: copies in other forms and tensors need the rest.
 MAX_WEIGHTS_SHARE = 0.5
 UNSEEN = (
     "every region is fed with captured values, so it is unknown whether a failing region explains"
@@ -89,7 +89,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
         whole = yield from each(oracle.search(settings), number_step)
         if whole.stopped or not oracle.trials.runner.too_large(oracle.trials.full_model):
             return whole
-        # it was tried, and stopped for its memory
+        # The full model was tried, and its memory did not suffice.
         found = [whole]
         parts = list_stretches(oracle)
     scope = set(oracle.all_items if settings.within is None else settings.within)

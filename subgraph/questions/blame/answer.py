@@ -44,7 +44,7 @@ from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 MAX_NODES = 6  # that a sentence names
 MAX_CURES = 4
 MAX_FINDINGS = 8  # that are explained: those with a case
-# lines of the answer that a report has elsewhere
+# Titles of the lines of the answer that a report has elsewhere.
 NODE = "Node"
 SEEN = "Furthest off"
 ENVIRONMENT = "Environment"
@@ -52,33 +52,35 @@ MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
-def list_plain_lines(found: BlameDocument) -> list[str]:
+def list_plain_lines(document: BlameDocument) -> list[str]:
     """Return the lines of the answer after the first one, without Markdown.
 
     Lines that a report has elsewhere are omitted.
     """
-    told = tuple(f"- {word}: " for word in (NODE, SEEN, ENVIRONMENT))
-    lines = [line for line in found.answer.split("\n")[1:] if not line.startswith(told)]
+    omitted_titles = tuple(f"- {word}: " for word in (NODE, SEEN, ENVIRONMENT))
+    lines = [
+        line for line in document.answer.split("\n")[1:] if not line.startswith(omitted_titles)
+    ]
     return [line.removeprefix("- ").replace("`", "") for line in lines]
 
 
-def make_paragraph(found: BlameDocument) -> str:
+def make_paragraph(document: BlameDocument) -> str:
     """Return Markdown: versions, region, pass, cures with their cost, a line each.
 
     Names are code spans.
     """
-    cause = found.cause
-    region = found.region
-    lines = [_format_head(found), *(f"- {NODE}: {format_code(node)}" for node in region.nodes)]
+    cause = document.cause
+    region = document.region
+    lines = [_format_head(document), *(f"- {NODE}: {format_code(node)}" for node in region.nodes)]
     if region.seen:
         lines.append(f"- {SEEN}: {clean(region.seen)}")
     lines += [f"- Differs: {clean(text)}" for text in region.differences[:MAX_CURES]]
     if cause.versions:
         lines.append(f"- Releases: {format_history(cause.versions)}")
     if cause.passes:
-        of = f"Step of {clean(cause.made_by)}" if cause.made_by else "Optimizer pass"
-        lines.append(f"- {of}: right without {format_code(describe_sets(cause.passes))}")
-    elif cause.made_by and found.exit_code == 1:
+        title = f"Step of {clean(cause.made_by)}" if cause.made_by else "Optimizer pass"
+        lines.append(f"- {title}: right without {format_code(describe_sets(cause.passes))}")
+    elif cause.made_by and document.exit_code == 1:
         lines.append(f"- {clean(cause.made_by)}: without all that it can leave out, it is as wrong")
     elif cause.kernels:
         lines.append(
@@ -98,14 +100,14 @@ def make_paragraph(found: BlameDocument) -> str:
         f"- Not proven: {_format_cure(cure)}: {_describe_unproven(cure)}"
         for cure in others[:MAX_UNPROVEN]
     ]
-    if found.exit_code == 1 and not proven:
+    if document.exit_code == 1 and not proven:
         hint = ""
         if cause.is_model_wrong and not cause.made_by:
             hint = ": `subcut blame MODEL --made-by TOOL` finds the step of the tool that made it"
         lines.append(f"- No cure is proven{hint}")
-    lines += [f"- Note: {clean(note)}" for note in found.notes]
-    if found.environment:
-        lines.append(f"- {ENVIRONMENT}: {clean(found.environment)}")
+    lines += [f"- Note: {clean(note)}" for note in document.notes]
+    if document.environment:
+        lines.append(f"- {ENVIRONMENT}: {clean(document.environment)}")
     return "\n".join(lines)
 
 
@@ -117,28 +119,28 @@ def _describe_unproven(cure: Cure) -> str:
     return heals
 
 
-def _format_head(found: BlameDocument) -> str:
+def _format_head(document: BlameDocument) -> str:
     """Return who is wrong, where, and how."""
-    cause = found.cause
-    region = found.region
-    who = f"{clean(found.runtime.name)} {clean(found.runtime.version)}".strip()
+    cause = document.cause
+    region = document.region
+    who = f"{clean(document.runtime.name)} {clean(document.runtime.version)}".strip()
     if cause.made_by:
         who = f"{clean(cause.made_by)}'s model"
     elif cause.is_model_wrong:
         who = "The candidate's model"
-    if not found.exit_code:
+    if not document.exit_code:
         within = f" {region.pieces}" if region.pieces else ""
-        return f"**{who} agrees on {format_code(clean(found.model))}{within}**"
-    if found.exit_code == UNKNOWN:
+        return f"**{who} agrees on {format_code(clean(document.model))}{within}**"
+    if document.exit_code == UNKNOWN:
         return (
-            f"**It is not known whether {who} is right on {format_code(clean(found.model))}**:"
+            f"**It is not known whether {who} is right on {format_code(clean(document.model))}**:"
             f" {clean(region.why)}"
         )
     names = [format_code(clean(name)) for name in region.labels]
     kinds = ", ".join(dict.fromkeys(clean(op) for op in region.ops))
     where = f"{list_some(names, MAX_NODES)} ({kinds})"
     if region.whole and len(names) > MAX_NODES:
-        where = f"{format_code(clean(found.model))} as a whole"
+        where = f"{format_code(clean(document.model))} as a whole"
     does = f"computes {where} wrong"
     if region.signature is Signature.REFUSED:
         does = f"is invalid at {where}" if cause.is_model_wrong else f"refuses {where}"
@@ -153,12 +155,12 @@ def format_history(versions: ReleaseOutcomes) -> str:
     return f"{format_states(versions.tried)} ({tried})"
 
 
-def format_states(tried: Sequence[TriedRelease]) -> str:
+def format_states(releases: Sequence[TriedRelease]) -> str:
     """Return `1.15.0 … 1.31.1 wrong, 1.32.0 right`: consecutive releases in one
     state are one span."""
     spans = []
-    for state, group in groupby(tried, key=attrgetter("state")):
-        names = [t.version for t in group]
+    for state, group in groupby(releases, key=attrgetter("state")):
+        names = [release.version for release in group]
         ends = " … ".join(dict.fromkeys((names[0], names[-1])))
         outcome = "cannot be tried" if state == "unknown" else state
         spans.append(f"{ends} {outcome}")
@@ -171,22 +173,22 @@ def _format_cure(cure: Cure) -> str:
     return f"{clean(cure.what)} ({format_code(clean(cure.how))}{time}{equal})"
 
 
-def summarize(found: BlameDocument) -> str:
+def summarize(document: BlameDocument) -> str:
     """Return the answer for a terminal, and its folder."""
-    lines = [found.answer.partition("\n")[0].replace("**", "").replace("`", "")]
-    lines += [f"- {line}" for line in list_plain_lines(found)]
-    cost = found.cost
+    lines = [document.answer.partition("\n")[0].replace("**", "").replace("`", "")]
+    lines += [f"- {line}" for line in list_plain_lines(document)]
+    cost = document.cost
     runs = f"{count(cost.runs, 'run')}, {count(cost.installs, 'install')}"
     lines.append(f"{runs}, {cost.seconds:.0f} s in addition to the search")
-    if found.folder:
-        lines.append(f"answer and models: {clean(found.folder)}/")
+    if document.folder:
+        lines.append(f"answer and models: {clean(document.folder)}/")
     return "\n".join(lines)
 
 
 def explain_findings(
     blame: Blame,
     search: BisectDocument,
-    asked: ReleasesAsked | None,
+    requested: ReleasesAsked | None,
     command: str,
     maker: Maker | None = None,
 ) -> list[BlameDocument]:
@@ -196,7 +198,7 @@ def explain_findings(
     Args:
         blame: The blame of the full model.
         search: The document of the bisection.
-        asked: The releases to try.
+        requested: The releases to try.
         command: The command line for the documents.
         maker: The tool that wrote the candidate's model, if its steps are tried.
 
@@ -207,10 +209,10 @@ def explain_findings(
         UsageError: The releases cannot be read.
         SubcutError: The candidate cannot be used, or the folder cannot be written.
     """
-    found = [finding for finding in search.findings if finding.indices]
+    findings_with_nodes = [finding for finding in search.findings if finding.indices]
     documents = list[BlameDocument]()
-    for finding in found[: 1 if blame.healing or maker else MAX_FINDINGS]:
-        explain = partial(_explain, blame, search, finding, asked, command, maker)
+    for finding in findings_with_nodes[: 1 if blame.healing or maker else MAX_FINDINGS]:
+        explain = partial(_explain, blame, search, finding, requested, command, maker)
         document = if_time(explain, None) if documents else explain()
         if document is None:
             break
@@ -223,14 +225,14 @@ def explain_findings(
                 write_document(search, work)
                 for path in work.iterdir():
                     path.replace(folder / path.name)
-    return documents or [_explain(blame, search, None, asked, command, maker)]
+    return documents or [_explain(blame, search, None, requested, command, maker)]
 
 
 def _explain(
     blame: Blame,
     search: BisectDocument,
     finding: FindingDocument | None,
-    asked: ReleasesAsked | None,
+    requested: ReleasesAsked | None,
     command: str,
     maker: Maker | None,
 ) -> BlameDocument:
@@ -250,16 +252,16 @@ def _explain(
         places = 1 + len(finding.place.repeats)
         blame.notes.append(f"{places} places are wrong in this way: the first is named")
     wrong = blame.is_wrong
-    worst, off = (finding.run.worst, finding.run.off) if finding else (None, None)
+    worst, deviations = (finding.run.worst, finding.run.off) if finding else (None, None)
     differences = (finding.cause.differences if finding and wrong else None) or ()
     passes = blame.find_passes() if wrong and not maker else []
     attributes = blame.find_attributes() if wrong else []
     switches, kernels = blame.find_switches(exact=not passes) if wrong else ({}, None)
-    versions = if_time(partial(blame.history, asked), None) if asked else None
+    versions = if_time(partial(blame.history, requested), None) if requested else None
     case = Path(finding.case) if finding and finding.case else None
     home = case or trials.model.scratch
     with folders.write_aside(home / BLAME) as work:
-        prove = partial(blame.cures, passes, switches, versions, asked, work, home / BLAME)
+        prove = partial(blame.cures, passes, switches, versions, requested, work, home / BLAME)
         cures = if_time(prove, list[Cure]()) if wrong else []
         if maker and wrong:
             steps = partial(blame.steps, maker, work, home / BLAME)
@@ -294,7 +296,7 @@ def _explain(
                 signature=blame.verdict.signature,
                 why=blame.verdict.why,
                 nodes=[describe_node(graph.nodes[i]) for i in nodes[:MAX_NODES] if wrong],
-                seen=describe_worst(worst, off) if worst else "",
+                seen=describe_worst(worst, deviations) if worst else "",
                 differences=[d.text for d in differences],
             ),
             cause=BlamedCause(
@@ -319,7 +321,14 @@ def _explain(
         return document
 
 
-def _format_environment(of: RunEnvironment) -> str:
+def _format_environment(environment: RunEnvironment) -> str:
     """Return `Linux x86_64, 8 cores; Python 3.11.7; onnx 1.22.0; …; found by subcut 0.1.0`."""
-    packages = [f"{name} {version}" for name, version in of.packages.items()]
-    return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])
+    packages = [f"{name} {version}" for name, version in environment.packages.items()]
+    return "; ".join(
+        [
+            environment.machine,
+            f"Python {environment.python}",
+            *packages,
+            f"found by subcut {environment.subcut}",
+        ]
+    )

@@ -41,7 +41,7 @@ MAX_TRIED = 32  # attributes and pairs of them
 MAX_SECONDS = 60.0  # after which no more are tried
 # Factor by which the error without the attribute must be smaller than that of the region.
 MIN_ERROR_RATIO = 10.0
-# onnx.AttributeProto's numbers of these types
+# The numbers of these types in onnx.AttributeProto.
 TENSOR = 4
 GRAPH = 5
 GRAPHS = 10
@@ -136,7 +136,7 @@ class Attributes:
             return False
         if not verdict.agrees:
             return False
-        # the same error may be small in comparison with larger values
+        # The same error may be small in comparison with larger values.
         is_smaller = verdict.largest_error("max_abs") * MIN_ERROR_RATIO <= as_it_is.largest_error(
             "max_abs"
         )

@@ -100,7 +100,7 @@ class Blame:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """On the region alone.
+        """The verdict on the region alone.
 
         Raises:
             SubcutError: the candidate cannot be used.
@@ -109,15 +109,15 @@ class Blame:
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether the candidate computes the region wrong, or refuses it while the reference
-        runs it."""
+        """Whether the candidate computes the region wrong, or refuses it while the reference runs
+        it."""
         return self.verdict.fails or self.verdict.signature is Signature.REFUSED
 
     @cached_property
     def is_model_wrong(self) -> bool:
         """Whether the candidate's own model is wrong, and not its runtime."""
-        found = diagnose_model(self.trials, self.region, self.verdict)
-        return self.is_wrong and any(one.fact is Fact.MODEL for one in found)
+        evidence = diagnose_model(self.trials, self.region, self.verdict)
+        return self.is_wrong and any(item.fact is Fact.MODEL for item in evidence)
 
     def find_passes(self) -> list[Strings]:
         """Return the minimal sets of passes without which the region is right."""
@@ -163,21 +163,24 @@ class Blame:
     def find_attributes(self) -> list[str]:
         """Return the attributes without each of which the candidate is right: `ceil_mode=1 of
         'pool'`."""
-        # One side runs the module that the model was exported from, or each side runs a model of
-        # its own.
+        # A side runs the module that the model was exported from, or each side runs its own model.
         if self.trials.model.shared_tensors is not None or self.trials.runtime.own_model:
             return []
-        own = self.trials.model.reference
-        with Reference(own.backend, own.options, restart=True, python=own.python) as reference:
-            reference.share(own.deadline)
-            asked = Attributes(self.trials, self.region, self.setup, reference, notes=self.notes)
+        original = self.trials.model.reference
+        with Reference(
+            original.backend, original.options, restart=True, python=original.python
+        ) as reference:
+            reference.share(original.deadline)
+            attributes = Attributes(
+                self.trials, self.region, self.setup, reference, notes=self.notes
+            )
             try:
-                return list(asked.deciding())
+                return list(attributes.deciding())
             except SubcutError as e:
                 self.notes.append(f"no attribute was left out: {e.what}")
                 return []
             finally:
-                self.runs += asked.tried
+                self.runs += attributes.tried
 
     def find_switches(self, *, exact: bool) -> tuple[dict[str, StringMap], bool | None]:
         """Return the options that cure the region alone, and whether optimizations cause the error.
@@ -191,16 +194,16 @@ class Blame:
         tried = dict(about.switches)
         if exact and about.exact:
             tried[ALL_AT_ONCE] = about.exact
-        found = {}
+        cures = {}
         kernels = None
         for name, options in () if self.is_model_wrong else tried.items():
             self.runs += 1
-            own = self.trials.runtime.candidate
-            other = self.trials.with_candidate(replace(own, options=dict(options)))
+            candidate = self.trials.runtime.candidate
+            changed = self.trials.with_candidate(replace(candidate, options=dict(options)))
             try:
-                verdict = other.verdict(self.region)
+                verdict = changed.verdict(self.region)
             except SubcutError as e:
-                self.notes.append(f"{describe_changed_options(own, options)}: {e.what}")
+                self.notes.append(f"{describe_changed_options(candidate, options)}: {e.what}")
                 continue
             if verdict.is_unresolved:
                 continue
@@ -208,12 +211,12 @@ class Blame:
                 kernels = verdict.fails
             if verdict.agrees:
                 log.info("switches: right with %s off", name)
-                found[name] = options
-        return found, kernels
+                cures[name] = options
+        return cures, kernels
 
     # ------------------------------------------------------------ releases
 
-    def history(self, asked: ReleasesAsked) -> ReleaseOutcomes:
+    def history(self, requested: ReleasesAsked) -> ReleaseOutcomes:
         """Return the releases with their results for the region.
 
         Raises:
@@ -221,57 +224,57 @@ class Blame:
             BackendError: No release is available.
         """
         own = _find_own_release(self)
-        known = self.find_releases(asked)
-        if own and own not in known:
-            known = sorted([*known, own], key=releases.parse)
-        used = known.index(own) if own else len(known) - 1
-        log.info("releases: %s, from %s to %s", count(known, "release"), known[0], known[-1])
-        each = len(known) if asked.names else None
-        found, notes = versions.search(known, used, partial(self._ask, asked), each)
+        names = self.find_releases(requested)
+        if own and own not in names:
+            names = sorted([*names, own], key=releases.parse)
+        used = names.index(own) if own else len(names) - 1
+        log.info("releases: %s, from %s to %s", count(names, "release"), names[0], names[-1])
+        most_tries = len(names) if requested.names else None
+        outcomes, notes = versions.search(names, used, partial(self._ask, requested), most_tries)
         self.notes += notes
-        return found
+        return outcomes
 
-    def find_releases(self, asked: ReleasesAsked) -> list[str]:
-        """Find the releases of the candidate's runtime that are right, among those of `asked`.
+    def find_releases(self, requested: ReleasesAsked) -> list[str]:
+        """Find the releases of the candidate's runtime that are right, among those of `requested`.
 
         Raises:
             UsageError, BackendError: as `history`.
         """
-        if asked.names:
-            return sorted(asked.names, key=releases.parse)
+        if requested.names:
+            return sorted(requested.names, key=releases.parse)
         candidate = self.trials.runtime.candidate
         backend = candidate.backend
         package = candidate.package
         try:
-            known = releases.find_published(backend, asked.sources, package)
+            known = releases.find_published(backend, requested.sources, package)
         except BackendError as e:
             known = releases.find_installed(backend, package) or [
-                own for own in [_find_own_release(self)] if own
+                release for release in [_find_own_release(self)] if release
             ]
             if not known:
                 raise
             self.notes.append(f"{e.what}: only releases that are installed already were tried")
-        first, dots, last = asked.span.partition("..")
-        inside = [v for v in known if is_between(v, first, last if dots else first)]
-        if not inside:
+        first, dots, last = requested.span.partition("..")
+        in_span = [v for v in known if is_between(v, first, last if dots else first)]
+        if not in_span:
             raise UsageError(
-                f"--versions {asked.span}: no such release",
+                f"--versions {requested.span}: no such release",
                 f"{known[0]}..{known[-1]}",
                 code="blame.no-release",
             )
-        return inside
+        return in_span
 
-    def _ask(self, asked: ReleasesAsked, version: str) -> TriedRelease:
+    def _ask(self, requested: ReleasesAsked, version: str) -> TriedRelease:
         """Run one release on the region."""
         if version == _find_own_release(self):
             return self._make_tried_release(version, self.verdict)
-        candidate = self.trials.runtime.candidate.set_release(version, asked.sources)
+        candidate = self.trials.runtime.candidate.set_release(version, requested.sources)
         try:
             if candidate.installation and not candidate.installation.is_ready:
                 self.installs += 1
             self.runs += 1
-            with with_candidate(self.trials, candidate, f"release-{self.runs}") as other:
-                tried = self._make_tried_release(version, other.verdict(self.region))
+            with with_candidate(self.trials, candidate, f"release-{self.runs}") as release_trials:
+                tried = self._make_tried_release(version, release_trials.verdict(self.region))
         except SubcutError as e:
             tried = TriedRelease(version, ReleaseState.UNKNOWN, e.what)
         why = f": {clean(tried.why)}" if tried.state is ReleaseState.UNKNOWN else ""
@@ -295,7 +298,7 @@ class Blame:
         passes: Sequence[Sequence[str]],
         switches: Mapping[str, StringMap],
         history: ReleaseOutcomes | None,
-        asked: ReleasesAsked | None,
+        requested: ReleasesAsked | None,
         work: Path,
         place: Path,
     ) -> list[Cure]:
@@ -311,7 +314,9 @@ class Blame:
         if self.is_model_wrong and not (passes or history):
             return []
         with open_prover(self.trials, self.setup, self.notes) as prover:
-            found = list(_iter_candidates(self, prover, passes, switches, history, asked))
+            options_and_releases = list(
+                _iter_candidates(self, prover, passes, switches, history, requested)
+            )
             healed = [prover.try_healing(self.healing)] if self.healing else []
             is_done = self.trials.runtime.own_model or any(cure.proven for cure in healed)
             rewriter = Rewriter(prover, self.trials, self.region, work, place)
@@ -321,8 +326,8 @@ class Blame:
             except SubcutError as e:
                 self.notes.append(f"the region was not rewritten: {e.what}")
             self.runs += prover.runs + rewriter.tried
-        cures = [*found, *healed]
-        # a tenth is noise
+        cures = [*options_and_releases, *healed]
+        # A difference of a tenth is noise.
         return sorted(cures, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))
 
     def name_runtime(self) -> tuple[str, str]:
@@ -353,7 +358,7 @@ def _iter_candidates(
     passes: Sequence[Sequence[str]],
     switches: Mapping[str, StringMap],
     history: ReleaseOutcomes | None,
-    asked: ReleasesAsked | None,
+    requested: ReleasesAsked | None,
 ) -> Iterator[Cure]:
     candidate = blame.trials.runtime.candidate
     for names in passes[:MAX_SETS]:
@@ -363,20 +368,20 @@ def _iter_candidates(
         how = describe_changed_options(candidate, cured.options)
         yield prover.try_candidate("pass", what, how, cured)
     for name, options in switches.items():
-        other = replace(candidate, options=dict(options))
+        cured_candidate = replace(candidate, options=dict(options))
         how = describe_changed_options(candidate, options)
-        yield prover.try_candidate("switch", f"{name} off", how, other)
-    if history and asked:
+        yield prover.try_candidate("switch", f"{name} off", how, cured_candidate)
+    if history and requested:
         package = candidate.package or releases.find_package(candidate.backend)[0]
-        # the nearest releases that are right, after and before the wrong ones
-        known = [t.version for t in history.tried]
+        # The cures are the nearest releases that are right, after and before the wrong ones.
+        known = [release.version for release in history.tried]
         before = known[: known.index(history.first_wrong)] if history.first_wrong else []
         right_before = [version for version in reversed(before) if version in history.right]
         for version in filter(None, (history.first_right, *right_before[:1])):
-            other = candidate.set_release(version, asked.sources)
+            cured_candidate = candidate.set_release(version, requested.sources)
             npm = f"npm install {package}@{version}"
-            install = npm if other.can.npm else f"pip install {package}=={version}"
-            yield prover.try_candidate("version", f"{package} {version}", install, other)
+            install = npm if cured_candidate.can.npm else f"pip install {package}=={version}"
+            yield prover.try_candidate("version", f"{package} {version}", install, cured_candidate)
 
 
 def is_between(version: str, first: str, last: str) -> bool:

@@ -98,7 +98,7 @@ class Prover:
         return self._make_cure(kind, what, path.name, self.verdict(path), self.trials, path)
 
     def verdict(self, path: Path) -> Verdict:
-        """Return the verdict on another model, as of `of_model`.
+        """Return the verdict on the outputs of another model, as `try_model` judges them.
 
         Raises:
             SubcutError: it cannot be run.
@@ -115,10 +115,10 @@ class Prover:
         )
 
     def _make_cure(
-        self, kind: str, what: str, how: str, verdict: Verdict, other: Trials, path: Path
+        self, kind: str, what: str, how: str, verdict: Verdict, cured: Trials, path: Path
     ) -> Cure:
-        """Return a cure, by the verdict on the whole model; `other`, `path`: what is timed if that
-        is right."""
+        """Return a cure, by the verdict on the full model. If that agrees, the model at `path` is
+        timed in the trials `cured`."""
         if not verdict.agrees:
             return Cure(kind, what, how, False, "region", None, verdict.why)
         return Cure(
@@ -127,31 +127,33 @@ class Prover:
             how,
             self.draws > 0,
             "whole",
-            self._measure_slowdown(other, path),
+            self._measure_slowdown(cured, path),
             "" if self.draws else "no further inputs were tried",
         )
 
-    def _measure_slowdown(self, other: Trials, path: Path) -> float | None:
+    def _measure_slowdown(self, cured: Trials, path: Path) -> float | None:
         """Measure median times of the cure and the original, run in turn on the first sample."""
         trials = self.trials
         sample = trials.model.values.records[0]
         feeds = [sample[name] for name in trials.graph.inputs]
-        times: tuple[list[float], list[float]] = ([], [])
+        original_times = []
+        cure_times = []
         try:
             with (
                 trials.model.make_temporary_folder() as folder,
                 trials.runtime.workers.borrow(loads=1) as ours,
-                other.runtime.workers.borrow(loads=1) as theirs,
+                cured.runtime.workers.borrow(loads=1) as theirs,
             ):
                 ours.load("original", trials.graph.path, trials.runtime.candidate.options)
-                theirs.load("cure", path, other.runtime.candidate.options)
+                theirs.load("cure", path, cured.runtime.candidate.options)
                 for _ in range(WARM_RUNS + TIMED_RUNS):
-                    times[0].append(ours.run("original", folder, {}, feeds).seconds)
-                    times[1].append(theirs.run("cure", folder, {}, feeds).seconds)
+                    original_times.append(ours.run("original", folder, {}, feeds).seconds)
+                    cure_times.append(theirs.run("cure", folder, {}, feeds).seconds)
         except SubcutError as e:
             log.debug("no time: %s", e.what)
             return None
-        original, cure = (statistics.median(spent[WARM_RUNS:]) for spent in times)
+        original = statistics.median(original_times[WARM_RUNS:])
+        cure = statistics.median(cure_times[WARM_RUNS:])
         if original > MIN_SECONDS:
             return round(cure / original, 3)
         return None
@@ -197,12 +199,12 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
 
 
 def draw_samples(
-    samples: Sequence[Records], count: int, folder: Path, kept: Collection[str] = ()
+    samples: Sequence[Records], count: int, folder: Path, fixed: Collection[str] = ()
 ) -> Iterator[Records]:
-    """Yield N more samples: the same elements in another order, backwards, and with noise, in turn.
+    """Yield `count` more samples: the elements in another order, backwards and with noise, in turn.
 
     Whole numbers keep their values and so their meaning (indices, tokens); sequences, texts and
-    `kept` stay.
+    the inputs `fixed` keep theirs.
     """
     rng = np.random.default_rng(0)
     for k in range(count):
@@ -210,7 +212,7 @@ def draw_samples(
         changed = {}
         for i, (name, record) in enumerate(sample.items()):
             changed[name] = record
-            is_drawn = record.form == "tensor" and name not in kept
+            is_drawn = record.form == "tensor" and name not in fixed
             value = _draw(record.value(), k, rng) if is_drawn else None
             if value is not None:
                 saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")
@@ -218,14 +220,14 @@ def draw_samples(
         yield changed
 
 
-def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
+def _draw(value: Value, number: int, rng: np.random.Generator) -> Any:
+    """Return the elements in another order, backwards or with noise; None without such a draw."""
     array: Any = np.asarray(value)
     if array.dtype.kind in "OUS" or not array.size:
         return None
-    is_float = array.dtype.kind == "f"
-    if k % 3 == 1:
+    if number % 3 == 1:
         return np.ascontiguousarray(np.flip(array))
-    if k % 3 == 2 and is_float:
+    if number % 3 == 2 and array.dtype.kind == "f":
         wide = array.astype(np.float64)
         noise = NOISE_SHARE * float(np.nan_to_num(wide).std()) * rng.standard_normal(array.shape)
         return (wide + noise).astype(array.dtype)
@@ -233,14 +235,13 @@ def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
 
 
 def list_parameters(graph: Graph) -> Strings:
-    """Return the model's inputs that nodes read in such places only. Complexity: linear in their
-    readers."""
+    """Return the model's inputs that only set how operators work."""
     return tuple(
-        name for name in graph.inputs if name not in graph.outputs and _are_only_set(graph, name)
+        name for name in graph.inputs if name not in graph.outputs and _is_setting(graph, name)
     )
 
 
-def _are_only_set(graph: Graph, name: str) -> bool:
+def _is_setting(graph: Graph, name: str) -> bool:
     for i in (readers := graph.readers.get(name, ())):
         node = graph.nodes[i]
         settings = SETTINGS.get(node.op_type, ()) if node.domain in STANDARD else ()
@@ -251,8 +252,8 @@ def _are_only_set(graph: Graph, name: str) -> bool:
 
 
 def fix_parameters(graph: Graph, region: Region) -> Region:
-    """Return the region with these inputs as constants of its cut, as if they depended on shapes
-    only."""
+    """Return the region with the inputs of `list_parameters` as constants of its cut, as if they
+    depended on shapes only."""
     constant = list_parameters(graph)
     inputs = tuple(name for name in region.inputs if name not in constant)
     fixed = tuple(name for name in region.inputs if name in constant)

@@ -146,9 +146,9 @@ class Remade(Ablation):
     tries_pairs: bool = False  # each pair takes as many models as there are steps
     _digests: dict[frozenset[str], str] = field(default_factory=dict)
 
-    def names(self, off: Iterable[str] = ()) -> Sequence[str]:
-        """Return the steps without which the model is another one, without the steps in `off`."""
-        left_out = frozenset(off)
+    def names(self, omitted: Iterable[str] = ()) -> Sequence[str]:
+        """Return the steps without which the model is another one; the steps `omitted` are out."""
+        left_out = frozenset(omitted)
         steps = self.maker.steps(self.trials.graph.path)
         log.info("%s: %s", clean(self.maker.title), count(steps, "step"))
         usual = self._digest(left_out)
@@ -158,33 +158,33 @@ class Remade(Ablation):
         """Return all steps: one can do what another one does in its absence."""
         return self.maker.steps(self.trials.graph.path)
 
-    def verdict(self, off: Iterable[str]) -> Verdict:
+    def verdict(self, omitted: Iterable[str]) -> Verdict:
         """Return the verdict on the full model without these steps."""
-        digest = self._digest(frozenset(off))
+        digest = self._digest(frozenset(omitted))
         if digest not in self._known:
             self.runs += 1
             try:
-                self.make(off)
+                self.make(omitted)
                 self._known[digest] = self.prover.verdict(self.made)
             except SubcutError as e:
                 self._known[digest] = Verdict(Status.UNRESOLVED, why=e.what)
         return self._known[digest]
 
-    def make(self, off: Iterable[str]) -> Path:
+    def make(self, omitted: Iterable[str]) -> Path:
         """Make the model without these steps.
 
         Raises:
             SubcutError: It cannot be made.
         """
-        self.maker.make(self.trials.graph.path, self.made, off)
+        self.maker.make(self.trials.graph.path, self.made, omitted)
         return self.made
 
-    def _digest(self, off: frozenset[str]) -> str:
+    def _digest(self, omitted: frozenset[str]) -> str:
         """Return a digest of the model without these steps, or why it cannot be written."""
-        if off not in self._digests:
+        if omitted not in self._digests:
             try:
-                self._digests[off] = digest_contents(self.make(off))
+                self._digests[omitted] = digest_contents(self.make(omitted))
             except SubcutError as e:
-                log.debug("%s without %s: %s", self.maker.title, sorted(off), e.what)
-                self._digests[off] = e.what
-        return self._digests[off]
+                log.debug("%s without %s: %s", self.maker.title, sorted(omitted), e.what)
+                self._digests[omitted] = e.what
+        return self._digests[omitted]

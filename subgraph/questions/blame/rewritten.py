@@ -52,7 +52,8 @@ NOISE = "within fp32 noise"
 DIFFERENT = "different"
 NOT_RUN = "not run"
 PROVEN = (IDENTICAL, NOISE)  # forms that are allowed to replace the region
-# of the scale: kernels round internal constants, such as weights of an interpolation
+# The floor is a share of the scale: kernels round internal constants, such as the weights of an
+# interpolation.
 CRITERION = "floor=1e-5"
 CODES = ("int8", "uint8")
 
@@ -205,7 +206,7 @@ class OriginalRegion:
                 if k not in self._noise:
                     self._noise[k] = self._measure_noise(self._model, k, ours)
                 judgement = _judge(self._noise[k].get_output(name), record, theirs[name])
-                # what is a tie in one form may be none in the other
+                # A tie in one form need not be a tie in the other.
                 is_code = record.dtype in CODES
                 if judgement.agrees and is_code:
                     noise = self._measure_noise(form, k, theirs)

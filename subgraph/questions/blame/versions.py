@@ -30,42 +30,45 @@ def search(
     Returns:
         The states of the releases, and notes.
     """
-    asked = _Asked(releases, ask)
-    asked[used]
+    history = _History(releases, ask)
+    history[used]
     number = len(releases)
     most = most or (number if number <= MAX_RELEASES_TRIED_EACH else (number - 1).bit_length() + 1)
     for end in (number - 1, 0):
-        asked[end]
+        history[end]
     for end in (number - 1, 0):
-        asked.close(used, end)
-    while len(asked.states) - 1 < most and (gap := asked.widest_gap()) is not None:
+        history.close(used, end)
+    while len(history.states) - 1 < most and (gap := history.widest_gap()) is not None:
         low, high = gap
         middle = (low + high) // 2
-        if asked[middle] not in (asked[low], asked[high]) or asked[low] is not asked[high]:
-            asked.close(low, middle)
-            asked.close(middle, high)
-    return _list_history(asked, used)
+        if (
+            history[middle] not in (history[low], history[high])
+            or history[low] is not history[high]
+        ):
+            history.close(low, middle)
+            history.close(middle, high)
+    return _summarize_history(history, used)
 
 
-class _Asked:
-    """The known answers, by the position of a release."""
+class _History:
+    """The releases that were tried, by their position."""
 
     def __init__(self, releases: Sequence[str], ask: Callable[[str], TriedRelease]) -> None:
         self.releases = releases
         self._ask = ask
         self.states: dict[int, TriedRelease] = {}
 
-    def __getitem__(self, k: int) -> ReleaseState:
-        if k not in self.states:
-            self.states[k] = self._ask(self.releases[k])
-        return self.states[k].state
+    def __getitem__(self, position: int) -> ReleaseState:
+        if position not in self.states:
+            self.states[position] = self._ask(self.releases[position])
+        return self.states[position].state
 
-    def close(self, one: int, other: int) -> None:
+    def close(self, begin: int, end: int) -> None:
         """Halve the releases between two whose answers differ until those of neighbors do.
 
         If unknown ones are on the way, the change to them is found, then the one after them.
         """
-        low, high = sorted((one, other))
+        low, high = sorted((begin, end))
         while high - low > 1 and self[low] is not self[high]:
             middle = (low + high) // 2
             if self[middle] is self[low]:
@@ -83,33 +86,38 @@ class _Asked:
         return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
 
 
-def _list_history(asked: _Asked, used: int) -> tuple[ReleaseOutcomes, list[str]]:
-    tried = [asked.states[k] for k in sorted(asked.states)]
-    own = next(k for k, t in enumerate(tried) if t.version == asked.releases[used])
-    state = tried[own].state
+def _summarize_history(history: _History, used: int) -> tuple[ReleaseOutcomes, list[str]]:
+    """Return the states of the releases, and notes."""
+    positions = sorted(history.states)
+    tried = [history.states[k] for k in positions]
+    until_used = tried[: positions.index(used) + 1]
+    state = history[used]
     notes = []
-    other = ReleaseState.RIGHT if state is ReleaseState.WRONG else ReleaseState.WRONG
-    # the first of the releases in this state that lead up to the one that is used
-    first_same = None
-    for one in itertools.takewhile(lambda t: t.state is not other, reversed(tried[: own + 1])):
-        if one.state is state:
-            first_same = one.version
-    first_other = next((t.version for t in tried[own:] if t.state is other), None)
-    if state is ReleaseState.WRONG and not any(t.state is other for t in tried[:own]):
-        notes.append(f"none before {first_same} is known to be right")
-    elif state is ReleaseState.RIGHT and not any(t.state is other for t in tried[:own]):
-        first_same = None
-    first_wrong, first_right = (
-        (first_same, first_other) if state is ReleaseState.WRONG else (first_other, first_same)
-    )
-    known = [t.state for t in tried if t.state is not ReleaseState.UNKNOWN]
+    opposite = ReleaseState.RIGHT if state is ReleaseState.WRONG else ReleaseState.WRONG
+    until_change = itertools.takewhile(lambda t: t.state is not opposite, reversed(until_used))
+    *_, first_same = (release.version for release in until_change if release.state is state)
+    after = tried[len(until_used) :]
+    first_opposite = next((t.version for t in after if t.state is opposite), None)
+    has_change = any(release.state is opposite for release in until_used)
+    first_wrong: str | None = first_opposite
+    first_right: str | None = first_same
+    if state is ReleaseState.WRONG:
+        first_wrong = first_same
+        first_right = first_opposite
+        if not has_change:
+            notes.append(f"none before {first_same} is known to be right")
+    elif state is ReleaseState.RIGHT and not has_change:
+        first_right = None
+    known = [release.state for release in tried if release.state is not ReleaseState.UNKNOWN]
     changes = sum(before is not after for before, after in itertools.pairwise(known))
     if changes > 2:
         notes.append(f"the history changes {changes} times: what was not tried may be otherwise")
     wrong, right = (
-        [t.version for t in tried if t.state is kind]
+        [release.version for release in tried if release.state is kind]
         for kind in (ReleaseState.WRONG, ReleaseState.RIGHT)
     )
-    unknown = {t.version: t.why for t in tried if t.state is ReleaseState.UNKNOWN}
-    releases = len(asked.releases)
+    unknown = {
+        release.version: release.why for release in tried if release.state is ReleaseState.UNKNOWN
+    }
+    releases = len(history.releases)
     return ReleaseOutcomes(wrong, right, unknown, first_wrong, first_right, releases, tried), notes

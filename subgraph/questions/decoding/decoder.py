@@ -157,7 +157,7 @@ LOGITS = ("logits", "lm_logits", "output_logits", "scores")
 POSITIONS = ("position_ids", "positions")
 MASK = ("attention_mask", "decoder_attention_mask")
 CACHE_POSITION = "cache_position"  # without a batch, as transformers' static cache has them
-# of two decoders merged into one: false in the first step, which makes the cache
+# The input of two decoders merged into one: false in the first step, which computes the cache.
 CACHE_BRANCH = "use_cache_branch"
 INTEGERS = ("int64", "int32")
 FLOATS = ("float32", "float16", "bfloat16", "float64")

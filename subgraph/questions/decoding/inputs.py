@@ -183,7 +183,7 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
     named = {name for name, _ in samples[0].files if name}
     wanted = [s for s in specs if s.name in named or s.name in free[:1] or s.name in decoder.slices]
     unnamed = [f for name, f in samples[0].files if not name]
-    # the only file without a name is for the tokens, or for the slices
+    # The only file without a name is for the tokens, or for the slices.
     if unnamed and len(wanted) > 1:
         first = decoder.tokens or next(iter(decoder.slices))
         samples = [replace(samples[0], files=[(name or first, f) for name, f in samples[0].files])]

@@ -126,7 +126,7 @@ def make_stems(decoder: Decoder) -> dict[str, str]:
 
 
 def end_step(
-    decoder: Decoder, made: Records, before: Records, into: Path
+    decoder: Decoder, results: Records, before: Records, into: Path
 ) -> tuple[Records, Records]:
     """Return the outputs of a step, and the states of the next one under the names of its inputs.
 
@@ -135,26 +135,28 @@ def end_step(
 
     So merged decoders give what the encoder's output was made into in the first step only.
     """
-    held = dict(made)
+    outputs = dict(results)
     for i, (name, output) in enumerate(decoder.states.items() if decoder.cache_branch else ()):
-        if _is_empty(made[output]) and not _is_empty(before[name]):
+        if _is_empty(results[output]) and not _is_empty(before[name]):
             files = [
                 into / f"held{i}-{j}{Path(file).suffix}"
                 for j, file in enumerate(before[name].files)
             ]
             for file, old in zip(files, before[name].files, strict=True):
                 file.hardlink_to(old)
-            held[output] = replace(
+            outputs[output] = replace(
                 before[name], name=output, files=tuple(str(file.resolve()) for file in files)
             )
-    return held, {name: replace(held[output], name=name) for name, output in decoder.states.items()}
+    return outputs, {
+        name: replace(outputs[output], name=name) for name, output in decoder.states.items()
+    }
 
 
 def _is_empty(record: Record) -> bool:
     return any(0 in shape for shape in record.shapes)
 
 
-def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
+def trace_reference(inputs: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
     """Run the reference to the end of the text, of the slices or of the steps.
 
     `model` is the only file in its folder.
@@ -162,64 +164,64 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
     Raises:
         ModelError, InputError: the reference cannot run a step.
     """
-    walked = Trace(given, model, folder, reference)
+    trace = Trace(inputs, model, folder, reference)
     reference.load(KEY, model)
-    states: Records = given.make_first_states(folder)
-    ended = np.zeros(given.batch, bool)
-    for k in range(given.steps):
-        prompt = given.find_prompt(k)
-        if given.prompt is not None:
+    states: Records = inputs.make_first_states(folder)
+    ended = np.zeros(inputs.batch, bool)
+    for k in range(inputs.steps):
+        prompt = inputs.find_prompt(k)
+        if inputs.prompt is not None:
             if prompt is None:  # it is used up
-                last = np.where(ended, given.file.pad, walked.winners[k - 1])
+                last = np.where(ended, inputs.file.pad, trace.winners[k - 1])
                 prompt = last[:, None].astype(np.int64)
-            walked.tokens.append(prompt)
-        _keep(walked, k, states)
+            trace.tokens.append(prompt)
+        _keep(trace, k, states)
         before = states
-        results, states = walked.step(k, before, folder / f"step{k}")
-        if k not in walked.states:
-            walked.drop(before)
-        walked.results.append(results)
+        results, states = trace.step(k, before, folder / f"step{k}")
+        if k not in trace.states:
+            trace.drop(before)
+        trace.results.append(results)
         winners = None
-        if given.decoder.logits:
-            winners = np.asarray(read_last_logits(given, results, k).argmax(axis=-1))
-        walked.winners.append(winners)
-        walked.ended.append(ended.copy())
-        if given.find_prompt(k + 1) is None and winners is not None and given.file.eos:
-            ended |= np.isin(winners, given.file.eos)
+        if inputs.decoder.logits:
+            winners = np.asarray(read_last_logits(inputs, results, k).argmax(axis=-1))
+        trace.winners.append(winners)
+        trace.ended.append(ended.copy())
+        if inputs.find_prompt(k + 1) is None and winners is not None and inputs.file.eos:
+            ended |= np.isin(winners, inputs.file.eos)
             if ended.all():
                 break
-    walked.states[walked.steps] = states
-    return walked
+    trace.states[trace.steps] = states
+    return trace
 
 
-def read_last_logits(given: LoopInputs, results: Records, k: int) -> Array:
+def read_last_logits(inputs: LoopInputs, results: Records, number: int) -> Array:
     """Return the logits (batch, vocabulary) of the last token of each row in the mask."""
-    logits = results[given.decoder.logits].array()
+    logits = results[inputs.decoder.logits].array()
     logits = np.asarray(logits, np.float64)
     if logits.ndim < 3:
-        return np.asarray(logits.reshape(given.batch, -1))
-    if given.mask is not None and k == 0 and logits.shape[1] == given.mask.shape[1]:
-        last = given.mask.shape[1] - 1 - given.mask[:, ::-1].argmax(axis=1)
+        return np.asarray(logits.reshape(inputs.batch, -1))
+    if inputs.mask is not None and number == 0 and logits.shape[1] == inputs.mask.shape[1]:
+        last = inputs.mask.shape[1] - 1 - inputs.mask[:, ::-1].argmax(axis=1)
         return np.asarray(logits[np.arange(len(logits)), last])
     return np.asarray(logits[:, -1])
 
 
-def _keep(walked: Trace, k: int, states: Records) -> None:
+def _keep(trace: Trace, number: int, states: Records) -> None:
     """Keep the states before step k; if all would be too much, twice the distance from then on.
 
     The inputs of step k itself stay on disk until it has run.
     """
-    if k % walked.stride:
+    if number % trace.stride:
         return
-    walked.states[k] = states
-    size = measure_size(states) * len(walked.states)  # those before are no larger
-    limit = min(MAX_BYTES, walked.reference.limit or MAX_BYTES)
-    if size > limit and len(walked.states) > 2:
-        walked.stride *= 2
-        for j in [j for j in walked.states if j % walked.stride]:
-            dropped = walked.states.pop(j)
-            if j < k:
-                walked.drop(dropped)
+    trace.states[number] = states
+    size = measure_size(states) * len(trace.states)  # those before are no larger
+    limit = min(MAX_BYTES, trace.reference.limit or MAX_BYTES)
+    if size > limit and len(trace.states) > 2:
+        trace.stride *= 2
+        for j in [j for j in trace.states if j % trace.stride]:
+            dropped = trace.states.pop(j)
+            if j < number:
+                trace.drop(dropped)
 
 
 @frozen
@@ -239,18 +241,18 @@ class CandidateStep:
     raw: Records = field(default_factory=dict)
 
 
-def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Iterator[CandidateStep]:
+def follow(trace: Trace, run: Run, begin: int, end: int, folder: Path) -> Iterator[CandidateStep]:
     """Yield the candidate's steps `begin` … `end`, from the reference's state, up to an error.
 
     Files of a step are removed when the next but one is read.
     """
-    decoder = walked.decoder
-    states = walked.find_state_before(begin)
+    decoder = trace.decoder
+    states = trace.find_state_before(begin)
     for k in range(begin, end + 1):
         into = folder / f"step{k}"
         into.mkdir(parents=True)
         try:
-            made = run(into, make_stems(decoder), walked.feeds(k, states))
+            made = run(into, make_stems(decoder), trace.feeds(k, states))
             made = {name: record.rebase(into.resolve()) for name, record in made.items()}
         except SubcutError as e:
             yield CandidateStep(k, {}, e)
@@ -266,7 +268,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
         shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)
 
 
-def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
+def measure_rounding(trace: Trace, end: int, precision: Precision, folder: Path) -> float:
     """Measure the error of step `end` if each value of each earlier state is rounded.
 
     It is the largest relative error of the results, with up to one rounding of each value in that
@@ -277,8 +279,8 @@ def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path
     Raises:
         ModelError: the reference cannot run a step.
     """
-    states = walked.find_state_before(0)
-    results = walked.results[0]
+    states = trace.find_state_before(0)
+    results = trace.results[0]
     for k in range(end + 1):
         into = folder / f"rounding{k}"
         into.mkdir(parents=True)
@@ -290,9 +292,9 @@ def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path
                 rounded = (value * (1 + precision.eps * drawn)).astype(value.dtype)
                 text = format_tensor_type(record.dtype)
                 moved[name] = write_value(record.name, rounded, into, f"s{i}", text)
-        results, states = walked.step(k, moved, into)
+        results, states = trace.step(k, moved, into)
         shutil.rmtree(folder / f"rounding{k - 1}", ignore_errors=True)
-    pairs = ((walked.results[end][n].value(), record.value()) for n, record in results.items())
+    pairs = ((trace.results[end][n].value(), record.value()) for n, record in results.items())
     return max((measure_relative_error(*pair) for pair in pairs), default=0.0)
 
 
@@ -303,10 +305,10 @@ def measure_relative_error(expected: Any, actual: Any) -> float:
         return 0.0 if expected is actual else math.inf
     if expected.shape != actual.shape:
         return math.inf
-    found = measure_distance(expected, actual)
-    if found is None:
+    distance = measure_distance(expected, actual)
+    if distance is None:
         return math.inf
-    difference, magnitude = found
+    difference, magnitude = distance
     if magnitude:
         return difference / magnitude
     return math.inf if difference else 0.0

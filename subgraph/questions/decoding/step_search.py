@@ -375,7 +375,7 @@ class LoopSearch:
         if not step.made:
             return StepSeen(k, None, Status.FAIL)
         expected = dict(walked.results[k])
-        # small states are compared at each step
+        # Small states are compared at each step.
         size = measure_size(walked.states[walked.steps])
         is_small = size <= MAX_COMPARED_STATE_BYTES
         interval = 1 if is_small else math.ceil(walked.steps / MAX_STATES)

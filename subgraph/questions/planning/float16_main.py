@@ -10,13 +10,13 @@ from pathlib import Path
 import onnx
 
 
-def main(source: str, made: str, listed: str) -> None:
+def main(source: str, output: str, listed: str) -> None:
     """Convert, and write the model."""
     from onnxconverter_common import float16  # type: ignore[import-not-found, unused-ignore]
 
     arguments = json.loads(Path(listed).read_text(encoding="utf-8"))
     onnx.save(
-        float16.convert_float_to_float16(onnx.load(source), keep_io_types=True, **arguments), made
+        float16.convert_float_to_float16(onnx.load(source), keep_io_types=True, **arguments), output
     )
 
 

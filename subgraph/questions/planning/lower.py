@@ -65,18 +65,20 @@ def raise_model(graph: Graph, folder: Path) -> Graph:
     return load_at_opset(graph, MIN_AXIS_OPSET, folder)
 
 
-def lower_model(graph: Graph, how: Mapping[Read, Lowering], *, simulated: bool = False) -> Draft:
+def lower_model(
+    graph: Graph, lowerings: Mapping[Read, Lowering], *, simulated: bool = False
+) -> Draft:
     """Return the model in which exactly these reads are lowered; for quantized ones its opset is
     that of `raise_model`.
 
     Args:
         graph: The float model.
-        how: The lowering of each read.
+        lowerings: The lowering of each read.
         simulated: Whether float16 is float32 whose values are rounded at each node: onnxruntime on
             a CPU otherwise keeps values between float16 nodes in float32, in which nothing
             overflows.
     """
-    return _Drafting(graph, how, simulated).run()
+    return _Drafting(graph, lowerings, simulated).run()
 
 
 def narrow(value: Array) -> Array:
@@ -134,7 +136,7 @@ class _Drafting:
         imported = {entry.domain for entry in model.opset_import}
         if {node.domain for node in self.made} - imported >= {MICROSOFT}:
             model.opset_import.add(domain=MICROSOFT, version=1)
-        # a weight need not be an input
+        # Since this version a weight need not be an input.
         model.ir_version = max(model.ir_version, 4)
         draft.sort()
         return draft
@@ -156,7 +158,7 @@ class _Drafting:
         self, name: str, form: Quantized, codes: Array | None = None, gives: str = ""
     ) -> str:
         """Add nodes that quantize a tensor, or hold its codes, and dequantize them."""
-        # a tensor may be read in several forms
+        # A tensor may be read in several forms.
         forms = self.forms.setdefault(name, [])
         if form not in forms:
             forms.append(form)
@@ -262,13 +264,13 @@ def _unwrap(values: Array) -> Array:
     return values if len(values) > 1 else values.reshape(())
 
 
-def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
+def count_bytes(graph: Graph, twin: Twin, lowerings: Mapping[Read, Lowering]) -> Mapping[str, int]:
     """Count the bytes of the float weights.
 
     "low" as the twin stores them, "between" in a gear above that, and "float".
     """
     stored: dict[str, str] = {}
-    for (i, name), form in how.items():
+    for (i, name), form in lowerings.items():
         if isinstance(form, Rounded):
             names = [graph.nodes[i].input[k] for k in form.inputs]
         else:
@@ -298,13 +300,13 @@ def quantize_model(
     """
     files = [{name: sample[name].files[0] for name in graph.inputs} for sample in samples]
     (folder / "samples.json").write_text(json.dumps(files), encoding="utf-8")
-    made = folder / f"{graph.path.stem}-{dtype}.onnx"
+    output = folder / f"{graph.path.stem}-{dtype}.onnx"
     words: list[str | Path] = [dtype, folder / "samples.json", *filter(None, [listed])]
     return run_lowering(
         "onnxruntime's quantizer",
         "subgraph.questions.planning.quantize_main",
         graph,
-        made,
+        output,
         words,
         deadline,
     )
@@ -314,34 +316,34 @@ def run_lowering(
     tool: str,
     script: str,
     graph: Graph,
-    made: Path,
+    output: Path,
     words: Sequence[str | Path],
     deadline: Deadline,
 ) -> Path:
-    """Run a script `MODEL OUT WORDS…` that lowers a model by a tool; returns `made`.
+    """Run a script `MODEL OUT WORDS…` that lowers a model by a tool; return `output`.
 
     Raises:
         ModelError: the tool cannot lower it; with its own words. OutputError: a disk is full.
         OutOfTime: the time is used up.
     """
-    folder = made.parent
+    folder = output.parent
     name = graph.path.name
     source = folder / "float.onnx"
     copy_model(graph, source)
-    command = children.make_python_command("-m", script, source, made, *words)
+    command = children.make_python_command("-m", script, source, output, *words)
     try:
-        done = children.run(command, timeout=deadline.timeout(TIMEOUT), cwd=folder)
+        process = children.run(command, timeout=deadline.timeout(TIMEOUT), cwd=folder)
     except subprocess.TimeoutExpired as e:
         deadline.require()
         raise ModelError(
             f"{tool} did not lower {name} within {TIMEOUT:g} s", code="plan.timeout"
         ) from e
-    done.require_space()
-    if done.code or not made.is_file():
-        why = " ".join(done.list_last_lines(1)) or f"exit code {done.code}"
+    process.require_space()
+    if process.code or not output.is_file():
+        why = " ".join(process.list_last_lines(1)) or f"exit code {process.code}"
         raise ModelError(
             f"{tool} fails on {name}: {why}",
             "lower it by your own tool, and name that model with --candidate-model",
             code="plan.tool-failed",
         )
-    return made
+    return output

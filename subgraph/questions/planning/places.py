@@ -37,7 +37,7 @@ GEARS = ("int16", "float16")  # between 8 bits and float32, the lower first
 FREE = {"tensor(float)", "tensor(float16)"}  # what a parameter's type must allow
 FLOAT = 1  # TensorProto.FLOAT
 INT8_LEVELS = 127  # of a symmetric int8 weight
-# of a step: how far a weight may be from its code's value, and still be what was quantized
+# A weight may be this share of a step from its code's value, and still be what was quantized.
 MAX_CODE_DISTANCE = 0.75
 
 
@@ -276,7 +276,7 @@ def _iter_activations(twin: Graph) -> Iterator[tuple[str, Form]]:
         if op == "DynamicQuantizeLinear":
             known[node.input[0]] = Dynamic()
         elif op in OUTPUT_SCALES and (scale := read_constant_scale(twin, node, *OUTPUT_SCALES[op])):
-            # codes have the integer type of the zero point; uint8 without one
+            # Codes have the integer type of the zero point; without one they are uint8.
             position = OUTPUT_SCALES[op][1]
             zero = twin.array(node.input[position] if len(node.input) > position else "")
             form = Quantized(scale, "uint8" if zero is None else str(zero.dtype))

@@ -36,14 +36,14 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
         return {n: np.load(f, allow_pickle=False) for n, f in sample.items()}
 
 
-def main(source: str, made: str, dtype: str, samples: str, listed: str = "") -> None:
+def main(source: str, output: str, dtype: str, samples: str, listed: str = "") -> None:
     """Quantize, and write the model."""
     model = onnx.load(source)
     _initialize(model.graph)
     arguments = json.loads(Path(listed).read_text(encoding="utf-8")) if listed else {}
     quantize_static(
         model,
-        made,
+        output,
         Samples(json.loads(Path(samples).read_text(encoding="utf-8"))),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
@@ -57,16 +57,16 @@ def main(source: str, made: str, dtype: str, samples: str, listed: str = "") -> 
 def _initialize(graph: Any) -> None:
     """Replace Constant nodes by initializers: the quantizer requires its weights as such."""
     outputs = {o.name for o in graph.output}
-    kept = []
+    nodes_to_keep = []
     for node in graph.node:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
         if node.op_type != "Constant" or value is None or node.output[0] in outputs:
-            kept.append(node)
+            nodes_to_keep.append(node)
             continue
         tensor = graph.initializer.add()
         tensor.CopyFrom(value)
         tensor.name = node.output[0]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes_to_keep]
     del graph.node[:]
     graph.node.extend(nodes)
 

@@ -57,7 +57,7 @@ FLOORS = {
     "bfloat16": 8 * 2.0**-8,
 }
 BFLOAT16_TOLERANCE = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
-# the basis of a verdict
+# The basis of a verdict.
 CRITERION = "criterion"
 TOLERANCE = "tolerance"
 NoiseOf = Callable[[str], OutputNoise | None]  # by output; None if it cannot be measured
@@ -163,7 +163,7 @@ class ExpectedOutputs:
         self._noise_rule = parse_criterion(NOISE)
         self._rounding_alone = parse_criterion(ROUNDING_ALONE)
         self._scratch = scratch
-        # it runs here, wherever the candidates do
+        # The reference runs here, wherever the candidates do.
         self._plain = plain.limit_runs(os.cpu_count() or 1)
         self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
@@ -220,7 +220,7 @@ class ExpectedOutputs:
         if judgement.agrees and is_possible:
             by_rounding = output.judge(self._rounding_alone, precision, noise)
             if by_rounding.fails:
-                # it counts if no approximate kernel of the model explains it
+                # The error counts if no approximate kernel of the model explains it.
                 error = find_relative_error(by_rounding)
                 operators = graphs.load(output.example.model).ops
                 deviation = Deviation.make(operators, error, agrees_usually=True)

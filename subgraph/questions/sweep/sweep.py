@@ -107,8 +107,8 @@ class Sweep:
         outcomes = Counter[SweepOutcome]()
         columns = []
         for runtime in self.candidates:
-            # twice as many threads: some unpack and judge while the candidate runs the tests of
-            # others
+            # There are twice as many threads as runs: some unpack and judge while the candidate
+            # runs the tests of others.
             executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
             limited = runtime.limit_runs(jobs)
             try:

@@ -62,7 +62,7 @@ def find_accumulated(
         return None
     growth = []
     if share == 1.0:
-        # the errors of prefixes that run on the model's inputs; unknown ones are omitted
+        # The growth has the errors of prefixes on the model's inputs, without the unknown ones.
         sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
         queries = [state.aim.make_in_place_query(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
         answers = yield from state.ask_singly(Purpose.GROWTH, queries)
@@ -182,7 +182,7 @@ def _find_spoiling(
         piece = pieces.pop(index)
         if (yield from _agrees_without(state, scope, pieces)):
             continue
-        # the part of the piece without which, and without the others, the scope agrees
+        # Find the part of the piece without which, and without the others, the scope agrees.
         while len(piece) > 1:
             halves = _split(piece)
             shares = yield from _measure_shares(state, halves, True)

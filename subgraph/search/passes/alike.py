@@ -95,7 +95,7 @@ def repeats(
         few = yield from _fail(state, _select_evenly(regions, FIRST_REGIONS), signature)
         if not any(few):
             return ()  # halving finds the few that are left in fewer runs
-    # a piece of two items that holds a culprit of one is not alike
+    # A piece of two items that holds a culprit of one is not alike.
     is_fusion = len(finding.items) > 1 and signature not in NO_OUTPUT
     for part in (slice(None), slice(1, None), slice(-1)) if is_fusion else (slice(None),):
         fail = yield from _fail(state, [region[part] for region in regions], signature)

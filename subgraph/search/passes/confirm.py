@@ -45,7 +45,7 @@ OWN_FRESH_RUNS = 1
 MAX_NEIGHBORS = 16  # whose passes are repeated
 MAX_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
-# of a region; the latter if it seems to fail less often than the full model
+# Runs of a region; the latter if it seems to fail less often than the full model.
 FLAKY_RUNS = 8
 MORE_FLAKY_RUNS = 30
 # Runs of the full model. A fault of rate 1/4 that failed twice hides in them once in 56 times.
@@ -94,7 +94,7 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
         ):
             needed.append(item)
             continue
-        # if the stranger fails alone, its failure with the others tells nothing
+        # If the stranger fails alone, its failure with the others shows nothing.
         alone = yield from state.probe(Purpose.CONFIRM, (stranger,))
         if alone is not RegionOutcome.AGREE:
             needed.append(item)
@@ -304,7 +304,7 @@ def _count_runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
         return FLAKY_WHOLE_RUNS
     if repeat is not None:
         return max(least, len(answers) + (len(answers) < repeat))
-    # a stored answer has the seconds of its first run: a resumed search decides the same
+    # A stored answer has the seconds of its first run, so a resumed search decides the same.
     seconds = [a.seconds for a in answers[1:]]
     is_cheap = sum(seconds) + max(seconds) < REPEATS_SECONDS
     return max(least, len(answers) + (is_cheap and len(answers) < MAX_WHOLE_RUNS))

@@ -111,7 +111,7 @@ def _search_between(
     """
     while failed - passed > 1:
         length = passed + (failed - passed) // 2
-        # an unresolved one is not a pass: shrinking tries the items of this length again
+        # An unresolved piece does not pass: shrinking tries the items of this length again.
         if (yield from state.fails(Purpose.GALLOP, piece(length))):
             failed = length
         else:

@@ -109,7 +109,7 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
     """Return a failing region that ends at a wrong item, as short as galloping through the items
     above it finds."""
-    # by decreasing distance to the last one, then in their order
+    # The items are sorted by decreasing distance to the last one, then in their order.
     inside = set(scope)
     distance = {last: 0}
     level = [last]

@@ -31,7 +31,7 @@ from subgraph.verdict import Signature
 
 MAX_SINGLE_ITEMS = 8  # items; up to here single items are tried at once
 MAX_CHUNKS = 32  # chunks, none of which can be dropped: the region fails as a whole
-# items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone
+# Items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone.
 MAX_WHOLE_ITEMS = 64
 # Items on both sides of a region, with which one that is refused alone is run.
 MAX_CONTEXT_ITEMS = 6
@@ -221,7 +221,7 @@ def _run_in_context(state: SearchState, region: Items, rest: Items) -> Search[Re
     It is AGREE if `rest` agrees together with items outside of the region, because then each part
     of them would have agreed, unless masked; else UNRESOLVED.
     """
-    # items that feed these, then those next to them in the order, nearest first
+    # Items that feed these come first, then those next to them in the order, the nearest first.
     near = list(flatten(state.parents[k] for k in rest))
     for distance in range(1, MAX_CONTEXT_ITEMS):
         near += [k for k in (rest[0] - distance, rest[-1] + distance) if 0 <= k < state.n]

@@ -95,17 +95,17 @@ def diagnose(
     evidence = list(_iter_overflow(trials.judge, region))
     evidence += diagnose_model(trials, region, verdict, differences)
     worst = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
-    # then no option of the runtime matters
-    if any(one.fact in (Fact.MODEL, Fact.COARSE) for one in evidence):
+    # The runtime is not the reason, so none of its options matters.
+    if any(item.fact in (Fact.MODEL, Fact.COARSE) for item in evidence):
         evidence += islice(_measure_by_noise(worst), 1) if worst and worst.pair else ()
         return [conclude(evidence), *evidence]
     evidence += _diagnose_common(trials, [region, *others]) if others else _diagnose_one(worst)
     evidence += _find_approximated_part(trials, parts)
     evidence += _try_exact(trials, region, withheld)
-    facts = {one.fact for one in evidence}
+    facts = {item.fact for item in evidence}
     if Fact.RIGHT in facts:
         evidence += _try_passes(trials, region)
-    # an optimized kernel of a lower precision may be an option
+    # An option may select a kernel of a lower precision.
     if Fact.RIGHT_FINER not in facts and (Fact.RIGHT not in facts or Fact.FITS in facts):
         evidence += _try_switches(trials, region, withheld)
     if Fact.FITS in facts and not others:
@@ -114,11 +114,11 @@ def diagnose(
     if who := computed_by.name_provider(trials, region):
         evidence.append(Evidence("provider", who))
     if trials.model.shared_tensors is not None and not NO_EXPORT.intersection(
-        one.fact for one in evidence
+        item.fact for item in evidence
     ):
         evidence.append(
             _diagnose_export(
-                trials.judge, region, {one.fact for one in evidence if one.kind == "second"}
+                trials.judge, region, {item.fact for item in evidence if item.kind == "second"}
             )
         )
     if verdict.signature in NO_OUTPUT:
@@ -156,10 +156,10 @@ def _diagnose_one(output: WrongOutput | None) -> list[Evidence]:
     """Return evidence in the values alone, and known approximations that would give them."""
     if output is None:
         return []
-    found = list(_diagnose_values(output))
-    if any(one.fact is Fact.WITHIN for one in found):
-        return found
-    return [*found, *iter_approximations(output)]
+    evidence = list(_diagnose_values(output))
+    if any(item.fact is Fact.WITHIN for item in evidence):
+        return evidence
+    return [*evidence, *iter_approximations(output)]
 
 
 def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
@@ -186,13 +186,13 @@ def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
 
 def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
     """Yield the evidence that most nodes which deviate alone share, and that no kernel explains."""
-    # per node, by the parts that others may share
+    # The evidence of each node, by the parts that others may share.
     shown: list[dict[tuple[Fact, Precision | None, str], Evidence]] = []
     by_rounding = trials.with_criterion(ROUNDING_ALONE)
     for region in regions:
         worst = by_rounding.verdict(region).worst
-        own = _diagnose_values(WrongOutput(trials, region, worst)) if worst else ()
-        known = [(e.fact, e) for e in own if e.fact and e.fact not in NO_EXPORT]
+        of_node = _diagnose_values(WrongOutput(trials, region, worst)) if worst else ()
+        known = [(e.fact, e) for e in of_node if e.fact and e.fact not in NO_EXPORT]
         shown.append(
             {(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known}
         )
@@ -203,7 +203,7 @@ def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evid
         ):
             continue  # a node that was not run may be wrong in addition to the rounding of all
         if 2 * times > len(regions) or (Fact.GRID in common and times >= MIN_GRIDS):
-            first = next(own[common] for own in shown if common in own)
+            first = next(of_node[common] for of_node in shown if common in of_node)
             yield replace(
                 first, says=f"{first.says} (likewise in {times} of {count(regions, 'node')})"
             )
@@ -226,10 +226,10 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
     False if unknown."""
     whole = trials.full_model
     outputs = trials.with_criterion(ROUNDING_ALONE).verdict(whole).outputs
-    off = [WrongOutput(trials, whole, judged) for judged in outputs if not judged.agrees]
+    wrong_outputs = [WrongOutput(trials, whole, judged) for judged in outputs if not judged.agrees]
     if len(whole.nodes) > MAX_NOISY:
         return False
-    return all(_judge_by_noise(output, precision).agrees for output in off)
+    return all(_judge_by_noise(output, precision).agrees for output in wrong_outputs)
 
 
 def _measure_by_noise(output: WrongOutput) -> Iterator[Evidence]:
@@ -269,9 +269,9 @@ def _lower_precision(output: WrongOutput, claim: Precision) -> Iterator[Evidence
             Fact.OPEN,
         )
         return
-    rest = []
+    remarks = []
     on_levels = any(e.grid is Precision.INT8 for e in output.explanations)
-    # float16 represents TF32; int8 explains nearly any error: only its levels bring it up
+    # float16 represents TF32. int8 explains nearly any error, so only its levels bring it up.
     omitted = (Precision.TF32,) if on_levels else (Precision.TF32, Precision.INT8)
     for precision in [p for p in Precision if p.eps > claim.eps and p not in omitted]:
         ruling = _judge_by_noise(output, precision)
@@ -282,15 +282,15 @@ def _lower_precision(output: WrongOutput, claim: Precision) -> Iterator[Evidence
             yield Evidence("precision", says, Fact.FITS, precision)
             return
         if ruling.is_unresolved:
-            rest = [
+            remarks = [
                 Evidence(
                     "precision", f"{name} arithmetic is too imprecise here to decide", Fact.OPEN
                 )
             ]
         elif ratio is not None:
             says = f"{name} arithmetic does not explain it: {ruling.why}"
-            rest = [Evidence("precision", says)] if ratio > 1 else []
-    yield from rest
+            remarks = [Evidence("precision", says)] if ratio > 1 else []
+    yield from remarks
 
 
 def _judge_by_noise(output: WrongOutput, precision: Precision) -> Ruling:
@@ -353,27 +353,29 @@ def _try_exact(trials: Trials, region: Region, withheld: str) -> Iterator[Eviden
     if withheld:
         yield Evidence("exact", f"not run with {words}: {withheld}")
         return
-    other = _run_with(trials, region, options, "exact")
-    if other.verdict.agrees:
-        own = trials.runtime.about.precision
-        if own.eps > trials.judge.precision.eps:
-            undeclared = f"it computes in {own} otherwise"
+    exact_run = _run_with(trials, region, options, "exact")
+    if exact_run.verdict.agrees:
+        precision = trials.runtime.about.precision
+        if precision.eps > trials.judge.precision.eps:
+            undeclared = f"it computes in {precision} otherwise"
         else:
             undeclared = ""
-        if other.finer:
+        if exact_run.finer:
             blame = undeclared or "lower precision is the reason, or a bug of its kernels"
         else:
             blame = "the candidate's optimizer is to blame"
         yield Evidence(
-            "exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT
+            "exact",
+            f"right with {words}: {blame}",
+            Fact.RIGHT_FINER if exact_run.finer else Fact.RIGHT,
         )
-    elif other.verdict.fails:
-        fact = Fact.WRONG_FINER if other.finer else None
-        yield Evidence("exact", f"wrong with {words} as well: {other.verdict.why}", fact)
-    elif other.verdict.signature is Signature.REFUSED:
+    elif exact_run.verdict.fails:
+        fact = Fact.WRONG_FINER if exact_run.finer else None
+        yield Evidence("exact", f"wrong with {words} as well: {exact_run.verdict.why}", fact)
+    elif exact_run.verdict.signature is Signature.REFUSED:
         yield Evidence("exact", f"refused with {words} as well")
     else:
-        yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
+        yield Evidence("exact", f"not known with {words}: {exact_run.verdict.why}")
 
 
 def diagnose_model(
@@ -383,18 +385,18 @@ def diagnose_model(
 
     The reference runs the same region of that model on the same values.
     """
-    other = trials.runtime.own_model
-    if other is None:
+    own_model = trials.runtime.own_model
+    if own_model is None:
         return
-    file = other.graph.path.name
+    file = own_model.graph.path.name
     coarse = [row for row in differences if row.part.startswith(QUANTIZER)]
-    plain = (other.values or trials.values).reference
+    plain = (own_model.values or trials.values).reference
     candidate = Candidate(plain.backend, plain.backend, plain.options, timeout=MAX_SECONDS)
     try:
         with with_candidate(trials, candidate, "theirs") as theirs:
-            found = theirs.verdict(region)
+            plain_verdict = theirs.verdict(region)
             ratio = MIN_SCALE_DISTANCE_RATIO if coarse else MIN_DISTANCE_RATIO
-            is_same = found.signature in NO_OUTPUT and verdict.signature in NO_OUTPUT
+            is_same = plain_verdict.signature in NO_OUTPUT and verdict.signature in NO_OUTPUT
             if worst := verdict.worst:
                 outputs = WrongOutput(trials, region, worst), WrongOutput(theirs, region, worst)
                 is_same = _is_nearer(*outputs, ratio)
@@ -402,23 +404,25 @@ def diagnose_model(
         yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
         return
     says = f"with {file} the reference returns the candidate's values"
-    if found.agrees and not coarse:
+    if plain_verdict.agrees and not coarse:
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
     elif is_same and coarse:
-        others = list(dict.fromkeys(row.node for row in coarse[1:]))
-        more = f"; others at {list_some(others, MAX_RANGES)}" if others else ""
+        further_nodes = list(dict.fromkeys(row.node for row in coarse[1:]))
+        more = f"; others at {list_some(further_nodes, MAX_RANGES)}" if further_nodes else ""
         quoted = f"{coarse[0].part} {coarse[0].theirs}{more}"
         yield Evidence("model", says, Fact.COARSE, quoted=quoted)
-    elif is_same and (found.fails or not verdict.worst):
+    elif is_same and (plain_verdict.fails or not verdict.worst):
         quoted = differences[0].text if differences else ""
         if not verdict.worst:
             says = f"the reference refuses this piece of {file} as well"
-            if not quoted and not other.find_problem(region):
-                quoted = explain_refusal(other.graph, other.region(region).nodes)
+            if not quoted and not own_model.find_problem(region):
+                quoted = explain_refusal(own_model.graph, own_model.region(region).nodes)
         quoted = quoted or says
         yield Evidence("model", says, Fact.MODEL, quoted=quoted)
     else:
-        yield Evidence("model", f"with {file} the reference agrees with neither side: {found.why}")
+        yield Evidence(
+            "model", f"with {file} the reference agrees with neither side: {plain_verdict.why}"
+        )
 
 
 def _try_each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
@@ -456,25 +460,24 @@ def _try_passes(trials: Trials, region: Region) -> Iterator[Evidence]:
 
 def _try_switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """Run the backend with each of its switches thrown, until the region is right."""
-    rest = []
+    remarks = []
     for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
         words = f"{name} off ({describe_changed_options(trials.runtime.candidate, options)})"
         if withheld:
-            rest.append(f"not run with {words}: {withheld}")
+            remarks.append(f"not run with {words}: {withheld}")
             continue
-        other = _run_with(trials, region, options, f"switch{k}")
-        if other.verdict.agrees:
+        switched_run = _run_with(trials, region, options, f"switch{k}")
+        if switched_run.verdict.agrees:
             yield Evidence("switch", f"right with {words}", Fact.SWITCH, quoted=words)
             return
-        refused = "refused" if other.verdict.signature is Signature.REFUSED else "not known"
-        known = "wrong" if other.verdict.fails else refused
-        rest.append(
-            f"not known with {words}: {other.error}"
-            if other.error
-            else f"{known} with {words} as well"
-        )
-    if rest:
-        yield Evidence("switch", "; ".join(rest))
+        refused = "refused" if switched_run.verdict.signature is Signature.REFUSED else "not known"
+        outcome = "wrong" if switched_run.verdict.fails else refused
+        if switched_run.error:
+            remarks.append(f"not known with {words}: {switched_run.error}")
+        else:
+            remarks.append(f"{outcome} with {words} as well")
+    if remarks:
+        yield Evidence("switch", "; ".join(remarks))
 
 
 def _compare_with_evaluator(
@@ -499,10 +502,12 @@ def _compare_with_evaluator(
     )
     try:
         with with_candidate(with_own_model(trials, None), evaluator, "second") as second:
-            # the candidate deviates, so an agreement shows something on any input
-            other = second.judge.ignore_evidence().verdict(region, second.run(region))
+            # The candidate deviates, so an agreement shows something on any input.
+            second_verdict = second.judge.ignore_evidence().verdict(region, second.run(region))
             outputs = WrongOutput(trials, region, worst), WrongOutput(second, region, worst)
-            yield _describe_side(other, verdict, other.fails and _is_nearer(*outputs))
+            yield _describe_side(
+                second_verdict, verdict, second_verdict.fails and _is_nearer(*outputs)
+            )
     except SubcutError as e:
         yield Evidence("second", f"no second opinion: {e.what}")
 
@@ -553,9 +558,10 @@ def _diagnose_export(judge: Judge, region: Region, facts: Collection[Fact | None
     `facts`: with which side onnx's own evaluator agrees.
     """
     known = filter(None, find_sources(judge.model.graph, region.nodes) or ())
-    found = dict.fromkeys(filter(None, map(str, known)))
+    sources = dict.fromkeys(filter(None, map(str, known)))
     where = (
-        " and ".join(list(found)[:MAX_SOURCES]) or f"'{judge.model.graph.label(region.nodes[-1])}'"
+        " and ".join(list(sources)[:MAX_SOURCES])
+        or f"'{judge.model.graph.label(region.nodes[-1])}'"
     )
     sides = Fact.REFERENCE, Fact.CANDIDATE
     module, model = sides if judge.model.roundings else reversed(sides)

@@ -41,8 +41,8 @@ class Ablation:
     tries_pairs: bool = True
     _known: dict[object, Verdict] = field(default_factory=dict)
 
-    def names(self, off: Iterable[str] = ()) -> Sequence[str]:
-        """Return the passes that change the candidate's form of the region, without those in `off`.
+    def names(self, omitted: Iterable[str] = ()) -> Sequence[str]:
+        """Return the passes that change the candidate's form of the region, except `omitted`.
 
         Raises:
             BackendError: The candidate cannot be used.
@@ -50,7 +50,7 @@ class Ablation:
         """
         if not self.trials.runtime.about.passes:
             return ()
-        trials = switch_off(self.trials, off)
+        trials = switch_off(self.trials, omitted)
         with (
             trials.model.make_temporary_folder() as folder,
             trials.runtime.workers.borrow(loads=1) as worker,
@@ -67,24 +67,26 @@ class Ablation:
         """Return the names that are left out together if none of `names` cures alone."""
         return names
 
-    def is_right(self, off: Iterable[str]) -> bool:
+    def is_right(self, omitted: Iterable[str]) -> bool:
         """Return whether the region agrees without these passes."""
-        return self.verdict(off).agrees
+        return self.verdict(omitted).agrees
 
-    def verdict(self, off: Iterable[str]) -> Verdict:
+    def verdict(self, omitted: Iterable[str]) -> Verdict:
         """Return the verdict on the region without these passes."""
-        key = frozenset(off)
+        key = frozenset(omitted)
         if key not in self._known:
             self.runs += 1
             self._known[key] = switch_off(self.trials, key).verdict(self.region)
         return self._known[key]
 
 
-def switch_off(trials: Trials, off: Iterable[str]) -> Trials:
+def switch_off(trials: Trials, omitted: Iterable[str]) -> Trials:
     """Return trials of the same candidate, in the same processes, without these passes as well."""
     option = trials.runtime.about.passes
     options = dict(trials.runtime.candidate.options)
-    names = dict.fromkeys([*filter(None, str(options.get(option, "")).split("+")), *sorted(off)])
+    names = dict.fromkeys(
+        [*filter(None, str(options.get(option, "")).split("+")), *sorted(omitted)]
+    )
     if names:
         options[option] = "+".join(names)
     return trials.with_candidate(replace(trials.runtime.candidate, options=options))
@@ -108,7 +110,7 @@ def find_minimal_sets(ablation: Ablation) -> list[Strings]:
     every = ablation.every(names)
     tried = MAX_TOGETHER if ablation.tries_pairs else 1
     if not found and len(every) > tried and ablation.is_right(every):
-        # one name after the other is left in, so that each name of the set is needed
+        # One name after the other is left in, so that each name of the set is needed.
         needed = list(every)
         for name in every:
             fewer = [n for n in needed if n != name]
@@ -130,7 +132,8 @@ def _iter_pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> It
             if ablation.runs >= ablation.most_runs:
                 log.info("%d runs without passes: no more pairs are tried", ablation.runs)
                 return
-            if pair not in seen and not any(ablation.is_right([one]) for one in pair):
+            is_settled = pair in seen or any(ablation.is_right([member]) for member in pair)
+            if not is_settled:
                 seen.add(pair)
                 yield pair
 

@@ -32,7 +32,7 @@ MIN_SLICE = 8  # elements of a row or column; of fewer, a small one shows nothin
 MIN_RANGE = 1 / 8  # of its type's codes that the largest weight takes, else all would be near
 MAX_PROBED = 16  # indices of each axis that are compared before all are
 MAX_ELEMENTS = 1 << 28  # of all weights; larger models are compared as they are
-# what onnxruntime's tool adds
+# Suffixes that onnxruntime's tool adds.
 QUANTIZED = "_quantized"
 SCALE = "_scale"
 ZERO = "_zero_point"

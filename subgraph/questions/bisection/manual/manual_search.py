@@ -275,7 +275,7 @@ class Person(JudgeProperties):
         result = self.take(key)
         agrees = result.failure is not None and result.failure.agrees
         if agrees and feeds is not None:
-            # the region is good, so that the reference has the values for these feeds
+            # The region is good, so the reference returns the values for these feeds.
             return RunResult(tuple(self.model.run_on_reference(region, feeds)))
         return result
 
