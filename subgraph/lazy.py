@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "connections", "metadata", "np", "ort", "pickletools"]
+__all__ = ["LazyModule", "connections", "metadata", "np", "onnx", "ort", "pickletools"]
 
 
 class LazyModule:
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from multiprocessing import connection as connections
 
     import numpy as np
+    import onnx
     import onnxruntime as ort
 else:
     connections = LazyModule("multiprocessing.connection")
     metadata = LazyModule("importlib.metadata")
     np = LazyModule("numpy")
+    onnx = LazyModule("onnx")
     ort = LazyModule("onnxruntime")
     pickletools = LazyModule("pickletools")

@@ -52,13 +52,12 @@ from subgraph.graph.value_types import (
     set_tensor,
 )
 from subgraph.iterables import flatten, index_by_name, restrict
+from subgraph.lazy import onnx
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record, Records
 from subgraph.types import StringMap, Strings, frozen
 
 if TYPE_CHECKING:
-    import onnx
-
     from subgraph.graph.protobuf import (
         GraphProto,
         ModelProto,

@@ -25,6 +25,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, iter_model_nodes
 from subgraph.graph.opsets import STANDARD, drop_defaults, find_misfit, get_opset
 from subgraph.graph.value_types import declare_weights_on_disk
+from subgraph.lazy import onnx
 from subgraph.system import measure_free_memory, name_crash
 from subgraph.text import clean, count
 
@@ -230,10 +231,8 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
     if functions and not converted.functions:  # onnx's converter leaves them out
         converted.functions.extend(functions)
     if version < own:
-        from onnx import helper
-
         # Runtimes of this opset read this version of the file format.
-        least = int(helper.find_min_ir_version_for([helper.make_opsetid("", version)]))
+        least = int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)]))
         least = max(least, MIN_FUNCTIONS_VERSION) if converted.functions else least
         converted.ir_version = min(int(converted.ir_version), least)
     return converted, hidden

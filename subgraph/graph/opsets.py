@@ -22,6 +22,7 @@ from subgraph.graph.nested import (
     iter_model_nodes,
     list_functions,
 )
+from subgraph.lazy import onnx
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import format_tensor_type, parse_type
 from subgraph.text import count
@@ -68,8 +69,6 @@ def get_opset(model: protobuf.ModelProto | protobuf.FunctionProto, default: int 
 @cache
 def list_newest_opsets() -> dict[str, int]:
     """Return the newest opset that onnx knows of each domain."""
-    import onnx.defs
-
     newest = {"": int(onnx.defs.onnx_opset_version())}
     for schema in onnx.defs.get_all_schemas_with_history():
         newest[schema.domain] = max(newest.get(schema.domain, 1), int(schema.since_version))
@@ -79,8 +78,6 @@ def list_newest_opsets() -> dict[str, int]:
 @cache
 def find_schema(op: str, version: int, domain: str = "") -> Any:
     """Return onnx's schema of an operator as of a version of its domain; None if it has none."""
-    import onnx.defs
-
     try:
         return onnx.defs.get_schema(op, version, domain)
     except (
@@ -96,8 +93,6 @@ def find_schema(op: str, version: int, domain: str = "") -> Any:
 @cache
 def list_schema_versions(op: str, domain: str) -> list[Any]:
     """Return all versions of an operator's schema, oldest first."""
-    import onnx.defs
-
     versions = [
         s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and s.name == op
     ]

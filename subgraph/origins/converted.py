@@ -16,6 +16,7 @@ from pathlib import Path
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, iter_tensors
+from subgraph.lazy import onnx
 from subgraph.storage import folders
 from subgraph.storage.digest import Part, digest, digest_file
 from subgraph.storage.folders import find_cache_folder
@@ -91,8 +92,6 @@ def convert_text(path: Path, form: str) -> Path:
     """
 
     def write(target: Path) -> None:
-        import onnx
-
         try:
             # Its reader of `onnxtxt` is called experimental.
             with warnings.catch_warnings(action="ignore"):

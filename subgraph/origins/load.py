@@ -9,6 +9,7 @@ from typing import Any
 from subgraph.errors import ArgumentTypeError, UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
+from subgraph.lazy import onnx
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, find_family, is_of_tflite
 from subgraph.text import split_signature
@@ -71,8 +72,6 @@ def _write(model: Any) -> Path:
     if isinstance(model, bytes):
         file.write_bytes(model)
         return file
-    import onnx
-
     is_large = model.ByteSize() > MAX_PROTOBUF_BYTES
     onnx.save_model(model, file, save_as_external_data=is_large, location="model.onnx.data")
     return file

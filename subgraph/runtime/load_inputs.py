@@ -14,7 +14,7 @@ from subgraph import system
 from subgraph.errors import InputError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.iterables import index_by_name
-from subgraph.lazy import np
+from subgraph.lazy import np, onnx
 from subgraph.runtime.inputs import (
     ARRAY_FOLDER,
     DRAWS,
@@ -373,7 +373,6 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
 
 def _load_pb(path: Path) -> dict[str, Array]:
     """Read an ONNX TensorProto, as in ONNX's own test_data_set folders."""
-    import onnx.numpy_helper
     from google.protobuf.message import DecodeError
 
     try:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from subgraph.errors import Refused
 from subgraph.graph.graph import Graph
+from subgraph.lazy import onnx
 from subgraph.types import Array, Arrays, Fields
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -42,8 +43,6 @@ class ObjectLoad:
         Raises:
             Refused: The file holds another model: a cut, or the model with further outputs.
         """
-        import onnx
-
         graph = onnx.load(path, load_external_data=False).graph
         outputs = [value.name for value in graph.output]
         nodes = [tuple(node.output) for node in graph.node]

@@ -14,6 +14,7 @@ from functools import partial
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
+from subgraph.lazy import onnx
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints
 from subgraph.storage import dtypes
@@ -91,12 +92,10 @@ def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
 
 
 def _read_array(files: Files, file: str) -> Array:
-    from onnx import numpy_helper
-
     tensor = _parse_tensor(files, file)
     # a byte holds at most four values, of 2 bits each
     if math.prod(tensor.dims) > 4 * files.sizes[file]:
         raise files.make_error(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
     with files.reading(file):
-        array: Array = numpy_helper.to_array(tensor)
+        array: Array = onnx.numpy_helper.to_array(tensor)
     return array

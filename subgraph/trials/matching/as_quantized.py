@@ -20,6 +20,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import get_attribute
 from subgraph.graph.quantization import find_channel_axis, unpack_blocks
 from subgraph.graph.region import prepare_graph
+from subgraph.lazy import onnx
 from subgraph.storage.dtypes import count_bits, name_of
 from subgraph.storage.tensors import find_dtype
 from subgraph.types import Array, Arrays, frozen
@@ -208,10 +209,8 @@ def find_fold(graph: Graph, i: int) -> Fold | None:
 
 
 def _set_values(tensor: protobuf.TensorProto, values: Array) -> None:
-    from onnx import numpy_helper
-
     dtype = find_dtype(name_of(tensor.data_type))
-    made = numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), tensor.name)
+    made = onnx.numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), tensor.name)
     tensor.CopyFrom(type(tensor).FromString(made.SerializeToString()))
 
 
