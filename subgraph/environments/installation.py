@@ -91,35 +91,17 @@ class Installation:
         sources = [*self.sources, *(ALONE if self.alone else ())]
         wanted = [*sources, *self.requirements]
         if self.processor:
-            place = [
-                "--target",
-                str(emulated.find_packages_folder(self.processor, folder)),
-                *emulated.choose_wheels(self.processor),
-            ]
-            return [
-                [
-                    *children.make_python_command("-m", "pip"),
-                    "install",
-                    *QUIET,
-                    "--no-compile",
-                    *place,
-                    *wanted,
-                ]
-            ]
+            pip = children.make_python_command("-m", "pip")
+            packages = str(emulated.find_packages_folder(self.processor, folder))
+            place = ["--target", packages, *emulated.choose_wheels(self.processor)]
+            return [[*pip, "install", *QUIET, "--no-compile", *place, *wanted]]
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--python", python, *wanted]]
         make = children.make_python_command("-m", "venv", folder)
         if util.find_spec("pip") is None:
-            return [
-                make,
-                [
-                    *children.make_python_command("-m", "pip", python=folder / PYTHON),
-                    "install",
-                    *QUIET,
-                    *wanted,
-                ],
-            ]
+            pip = children.make_python_command("-m", "pip", python=folder / PYTHON)
+            return [make, [*pip, "install", *QUIET, *wanted]]
         make.insert(-1, "--without-pip")  # pip takes most of 3 seconds
         pip = children.make_python_command("-m", "pip", "--python", python)
         return [make, [*pip, "install", *QUIET, "--no-compile", *wanted]]

@@ -59,19 +59,19 @@ def find_package(backend: str) -> tuple[str, str, Strings]:
     Raises:
         UsageError: The backend names no package.
     """
-    found = plugins.read_constant("backends", backend, RELEASES_CONSTANT)
-    if not isinstance(found, tuple):
-        some = [
+    release = plugins.read_constant("backends", backend, RELEASES_CONSTANT)
+    if not isinstance(release, tuple):
+        backends = [
             name
             for name in plugins.list_own_names("backends")
             if plugins.read_constant("backends", name, RELEASES_CONSTANT)
         ]
         raise UsageError(
             f"the releases of {backend} are not known",
-            f"those of {', '.join(some)} are",
+            f"those of {', '.join(backends)} are",
             code="release.unsupported",
         )
-    return str(found[0]), str(found[1]), tuple(map(str, found[2:]))
+    return str(release[0]), str(release[1]), tuple(map(str, release[2:]))
 
 
 def make_release(
@@ -104,11 +104,12 @@ def make_release(
     if numpy_2:
         is_older = known is not None and known < parse(numpy_2)
         numpy = ("numpy<2",) if is_older and not more else ("numpy",)
-    wanted = f"{variant or name}=={known}" if known else variant or name
+    package = variant or name
+    requirement = f"{package}=={known}" if known else package
     if processor:  # what is built for this machine cannot be lent
         more = (*more, *(() if numpy else ("numpy",)), *emulated.BESIDE)
     return Installation(
-        (wanted, *numpy, *needs, *more), tuple(sources), alone=True, processor=processor
+        (requirement, *numpy, *needs, *more), tuple(sources), alone=True, processor=processor
     )
 
 
@@ -148,11 +149,11 @@ def find_published(backend: str, sources: Sequence[str] = (), variant: str = "")
     if plugins.read_constant("backends", backend, "NPM"):
         return _find_published_by_npm(name)
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *INDEX_OPTIONS, *sources]
-    # this Python's pip, else one in a separate environment
-    of = None if util.find_spec("pip") else make(Installation(("pip",), tuple(sources)))
+    # Without pip for this Python, a separate environment has one.
+    pip_python = None if util.find_spec("pip") else make(Installation(("pip",), tuple(sources)))
     try:
-        said = children.run(
-            [*children.make_python_command("-m", "pip", python=of), *words],
+        printed = children.run(
+            [*children.make_python_command("-m", "pip", python=pip_python), *words],
             timeout=MAX_INDEX_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -162,10 +163,10 @@ def find_published(backend: str, sources: Sequence[str] = (), variant: str = "")
             code="release.no-index",
         ) from e
     listed = re.search(
-        r"^Available versions: (.*)$", said.out.decode(errors="replace"), re.MULTILINE
+        r"^Available versions: (.*)$", printed.out.decode(errors="replace"), re.MULTILINE
     )
     if not listed:
-        errors = re.findall(r"^ERROR.*", said.err.decode(errors="replace"), re.MULTILINE)
+        errors = re.findall(r"^ERROR.*", printed.err.decode(errors="replace"), re.MULTILINE)
         last = errors[-1] if errors else "pip found none"
         raise BackendError(
             f"no index lists the releases of {name}: {last}",
@@ -184,10 +185,10 @@ def _find_published_by_npm(name: str) -> list[str]:
     """
     npm = shutil.which("npm")
     try:
-        said = children.run(
+        printed = children.run(
             [npm or "npm", "view", name, "versions", "--json"], timeout=MAX_INDEX_SECONDS
         )
-        listed = json.loads(said.out)
+        listed = json.loads(printed.out)
     except (OSError, subprocess.TimeoutExpired, ValueError) as e:
         raise BackendError(
             f"npm cannot list the releases of {name}",
@@ -246,24 +247,25 @@ def find_own_release(backend: str) -> str:
 def lend(folder: Path, python: Path) -> None:
     """Link packages for the worker into a folder for $PYTHONPATH; a missing numpy too.
 
-    Builds for one version of Python, or one processor, are lent to the same alone.
+    Builds for one version of Python, or for one processor, are lent only to the same.
 
     Raises:
         BackendError: the interpreter does not start, is too old, or has no numpy and cannot use
             this one's.
     """
-    of = read_interpreter(python)
-    if of.version < MIN_WORKER_PYTHON:
+    interpreter = read_interpreter(python)
+    if interpreter.version < MIN_WORKER_PYTHON:
+        version = ".".join(map(str, interpreter.version))
         raise BackendError(
-            f"{python} is Python {of.version[0]}.{of.version[1]}: the worker needs 3.11 or newer",
+            f"{python} is Python {version}: the worker needs 3.11 or newer",
             code="environment.old-python",
         )
-    alike = of.machine == platform.machine()
-    same = alike and of.version == sys.version_info[:2]
+    alike = interpreter.machine == platform.machine()
+    same = alike and interpreter.version == sys.version_info[:2]
     if lacking := [
         name
         for name in ("numpy", *(() if alike else PROTOBUF_PACKAGES[:1]))
-        if name not in of.present and not same
+        if name not in interpreter.present and not same
     ]:
         package = {PROTOBUF_PACKAGES[0]: "protobuf"}.get(lacking[0], lacking[0])
         raise BackendError(
@@ -271,14 +273,14 @@ def lend(folder: Path, python: Path) -> None:
             f"{python} -m pip install {package}",
             code="package.not-installed",
         )
+    names = [name for name in LENT_PACKAGES if alike or name not in interpreter.present]
+    if alike:
+        names += PROTOBUF_PACKAGES
     if same:
-        built = [name for name in BUILT_PACKAGES if name == "ml_dtypes" or name not in of.present]
-    else:
-        built = []
-    lent = [name for name in LENT_PACKAGES if alike or name not in of.present]
-    for name in (*lent, *(PROTOBUF_PACKAGES if alike else ()), *built):
-        found = util.find_spec(name)
-        for place in found.submodule_search_locations or () if found else ():
+        names += [n for n in BUILT_PACKAGES if n == "ml_dtypes" or n not in interpreter.present]
+    for name in names:
+        spec = util.find_spec(name)
+        for place in spec.submodule_search_locations or () if spec else ():
             link = folder.joinpath(*name.split("."))
             link.parent.mkdir(parents=True, exist_ok=True)
             link_folder(link, Path(place).resolve())
@@ -286,7 +288,7 @@ def lend(folder: Path, python: Path) -> None:
 
 
 class Interpreter(NamedTuple):
-    """Its version, its processor, and which of the packages that are lent it has."""
+    """A Python interpreter: its version, its processor, and the lent packages that it has."""
 
     version: tuple[int, int]
     machine: str
@@ -300,34 +302,31 @@ def read_interpreter(python: Path) -> Interpreter:
     Raises:
         BackendError: it does not start.
     """
-    made = python.parent.parent
-    if (made / installation.REQUIREMENTS).is_file() and not (
+    environment = python.parent.parent
+    if (environment / installation.REQUIREMENTS).is_file() and not (
         python.parent / emulated.STARTED
     ).is_symlink():
-        # Ours: it need not be run.
-        has_numpy = any(word.startswith("numpy") for word in installation.read_requirements(made))
+        # subcut has made this environment: its interpreter need not be run.
+        has_numpy = any(
+            word.startswith("numpy") for word in installation.read_requirements(environment)
+        )
         return Interpreter(
             sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else [])
         )
-    wanted = (*BUILT_PACKAGES, *LENT_PACKAGES, PROTOBUF_PACKAGES[0])
-    asked = (
+    packages = (*BUILT_PACKAGES, *LENT_PACKAGES, PROTOBUF_PACKAGES[0])
+    code = (
         "import sys, platform, importlib.util as u\n"
         "def has(name):\n"
         " try: return u.find_spec(name)\n"
         " except ImportError: return None\n"
-        f"print(*sys.version_info[:2], platform.machine(), *(n for n in {wanted} if has(n)))"
+        f"print(*sys.version_info[:2], platform.machine(), *(n for n in {packages} if has(n)))"
     )
     try:
-        said = (
-            children.run(
-                children.make_python_command("-I", "-c", asked, python=python),
-                timeout=MAX_INDEX_SECONDS,
-            )
-            .out.decode()
-            .split()
-        )
-        return Interpreter((int(said[0]), int(said[1])), said[2], frozenset(said[3:]))
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as e:
+        command = children.make_python_command("-I", "-c", code, python=python)
+        printed = children.run(command, timeout=MAX_INDEX_SECONDS).out.decode()
+        major, minor, machine, *present = printed.split()
+        return Interpreter((int(major), int(minor)), machine, frozenset(present))
+    except (OSError, subprocess.TimeoutExpired, ValueError) as e:
         raise BackendError(
             f"{python} is no Python that starts",
             "python=PATH of an interpreter",

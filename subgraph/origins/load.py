@@ -14,7 +14,7 @@ from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, find_family, is_of_tflite
 from subgraph.text import split_signature
 
-# Of onnx.load.
+# The names that onnx.load has for the formats of text.
 FORMATS = {
     Family.ONNX_JSON: "json",
     Family.ONNX_TEXT: "onnxtxt",
@@ -52,7 +52,7 @@ def load(
         BackendError: PyTorch is needed and not installed.
     """
     if isinstance(path, bytes) or type(path).__name__ == "ModelProto":
-        return graph.load(_write(path))
+        return graph.load(_write_model(path))
     if any(kind.__module__.startswith("torch.") for kind in type(path).__mro__):
         from subgraph.origins.torch.program import export_module
 
@@ -66,7 +66,7 @@ def load(
     return graph.load(find_onnx_file(Path(path), weights, trust))
 
 
-def _write(model: Any) -> Path:
+def _write_model(model: Any) -> Path:
     """Write a model in memory into a file that exists until the process ends."""
     file = folders.make_lasting("subcut-model") / "model.onnx"
     if isinstance(model, bytes):
@@ -81,8 +81,8 @@ def find_onnx_file(path: Path, weights: str | None, trust: bool = False) -> Path
     """Return the ONNX file to work on: the file itself, or the result of its conversion.
 
     Raises:
-        UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.conversion`,
-            `origins.torch.export` and `origins.tflite.conversion`.
+        UsageError, ModelError, OutputError: as of the functions that convert in
+            `origins.caffe.conversion`, `origins.torch.program` and `origins.tflite.conversion`.
     """
     family = find_family(path)
     if weights and family is not Family.CAFFE:

@@ -25,7 +25,7 @@ from subgraph.types import frozen
 
 PREFIX = "pkg.torch.onnx."
 STACK_TRACE = f"{PREFIX}stack_trace"
-# of a node: a list of the scopes around it, its own name last
+# Key of a node's metadata: a list of the scopes around it, its own name last.
 SCOPE_NAMES = f"{PREFIX}name_scopes"
 NAMESPACE = "namespace"
 MAX_METADATA_CHARACTERS = 64 << 10  # characters of a metadata value that is read

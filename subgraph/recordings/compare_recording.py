@@ -56,9 +56,10 @@ from subgraph.trials.similar_outputs import feed_misread
 from subgraph.types import Array, frozen
 from subgraph.verdict import Judgement, Status, compute_gravity
 
-# of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+# Bytes of tensors up to which rounding noise is sampled: a sample holds all of them in memory.
 NOISE_BYTES = 1 << 30
-# of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
+# Share of the distance of a wrong recording from the reference: a recording that is nearer to
+# the wrong one deviates like it.
 MAX_DISTANCE_RATIO = 0.5
 INT8_STEPS = 127.0  # of int8, between zero and the largest value
 HIDDEN = 4 / INT8_STEPS  # of the largest value; earlier noise hid a larger error in place
@@ -342,7 +343,7 @@ class _Judging:
         row = self.judge_fed(name)
         may_be_wrong = row.failing
         if row.agreeing:
-            # noise in place can hide an error that the recorded tensors before it show
+            # Noise in place can hide an error that the recorded tensors before it show.
             graph = self.judge.model.graph
             region = regions.find_upstream_until(graph, [name], self.recorded.__contains__)
             may_be_wrong = region is not None and _has_exact_inputs(graph, region, self.precision)
@@ -425,7 +426,7 @@ class _Judging:
         graph = model.graph
         reference = outputs[meant].array()
         value, _ = match.to_reference_form(reference)
-        # noise around the device's own values
+        # The noise is that around the device's own values.
         records = {**model.values.records[k], **feeds, **outputs}
         around = (model.reference, records, model.scratch)
         exact = set(model.unrounded)

@@ -213,7 +213,7 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         InputError: the only folder cannot be read, or none can.
         UsageError: a folder or a label is given twice.
     """
-    # the label of each folder, else its own name; its path if that is another's name
+    # A run has the label of its folder, or else the folder's name; the path if names are equal.
     names = [folder.label or Path(os.path.realpath(folder.path)).name for folder in options.folders]
     if len(set(names)) < len(names):
         names = [folder.label or str(folder.path) for folder in options.folders]
@@ -225,7 +225,7 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         said = folder.precision or options.precision or ""
         try:
             found = _split(name, _read(folder.path, graph, options, said))
-            # a toolkit's board computes as the simulator before it
+            # A board computes in the precision of the simulator before it.
             claims = zip(found, accumulate(map(find_claim, found), _choose_coarser), strict=True)
             found = [replace(r, precision=said or c, layout=options.layout) for r, c in claims]
             runs += [replace(r, siblings=tuple(o for o in found if o is not r)) for r in found]
@@ -320,12 +320,12 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
-    # runs that hold nothing but inputs are a part of every other run
+    # Runs that hold nothing but inputs are a part of every other run.
     out = []
     for run in others:
         joined = []
         for k, sample in enumerate(run.samples):
-            # if a run of inputs has fewer samples, its first one
+            # A run of inputs with another number of samples feeds its first one.
             fed = [r.samples[k if len(r.samples) == len(run.samples) else 0] for r in inputs]
             joined.append((*flatten(fed), *sample))
         out.append(replace(run, samples=tuple(joined)))

@@ -193,7 +193,7 @@ class Files:
             except OSError as e:
                 if e.errno != errno.ENOMEM:
                     raise
-                # it exceeds the memory, which Linux would reserve
+                # The file exceeds the memory, which Linux would reserve.
                 data = np.memmap(path, np.uint8, "r", offset, (count,))
             return data.view(np.ndarray)
 

@@ -42,9 +42,9 @@ class Forms:
     """The form of each tensor.
 
     Attributes:
-        rest: of those that no glob in `own` matches; it also fills in what is left open there.
-        own: by globs of names; the first that matches holds.
-        scales: of real tensors that a model quantizes, with the element type of their codes.
+        rest: The form of tensors that no glob in `own` matches, and of each open field there.
+        own: Forms by globs of names; the first glob that matches counts.
+        scales: Scales of real tensors that a model quantizes, with the element type of the codes.
     """
 
     rest: TensorFormat = field(default_factory=TensorFormat)
@@ -60,11 +60,11 @@ class Forms:
         if form.scale or "float" not in dtype or "int" not in form.dtype or name not in self.scales:
             return form
         scale, stored = self.scales[name]
-        wanted = np.iinfo(find_dtype(form.dtype))
-        known = np.iinfo(find_dtype(stored))
-        if len(scale.step) > 1 or wanted.bits != known.bits:
+        new_type = np.iinfo(find_dtype(form.dtype))
+        stored_type = np.iinfo(find_dtype(stored))
+        if len(scale.step) > 1 or new_type.bits != stored_type.bits:
             return form
-        zero = scale.zero[0] + int(wanted.min) - int(known.min)
+        zero = scale.zero[0] + int(new_type.min) - int(stored_type.min)
         return replace(form, scale=Scale(scale.step, (zero,)))
 
 
@@ -96,11 +96,11 @@ class ExportedFile:
     """One file of the result.
 
     Attributes:
-        layout: "" if the array has none.
-        original_shape: in NCHW, if the layout is padded.
-        loss: a sentence about the loss of the conversion.
-        scale: of integer codes: real = (code - zero_point) * scale.
-        zero_point: of integer codes.
+        layout: The layout; "" if the array has none.
+        original_shape: The shape in NCHW, if the layout is padded.
+        loss: A sentence about the loss of the conversion.
+        scale: The scale of integer codes: real = (code - zero_point) * scale.
+        zero_point: The zero point of integer codes.
     """
 
     name: str
@@ -136,9 +136,9 @@ def export(
     """Write every tensor of `source` in another form below `place`, at the same relative paths.
 
     Args:
-        dump_format: of `source`, if another tool wrote it; detected if "".
-        hints: types and shapes for files that do not store them.
-        command: for the manifest.
+        dump_format: The format of `source`, if another tool wrote it; "" to detect it.
+        hints: Types and shapes for files that do not store them.
+        command: The command line, for the manifest.
 
     Raises:
         InputError: `source` holds no tensors. UnknownName: no such dump format, or a glob that no
@@ -158,12 +158,12 @@ def export(
     if source.is_dir() and not dump_format:
         document = case.read_plain_manifest(source)
     if document is None:
-        found, left_out = _read_recorded(source, dump_format, hints, place.path)
+        listed, left_out = _read_recorded(source, dump_format, hints, place.path)
     else:
-        found = _read_listed(source, document)
+        listed = _read_listed(source, document)
         left_out = []
-    entries = [entry for entry in found if not entry.missing]
-    left_out += [f"{e.file}: {e.missing}" for e in found if e.missing]
+    entries = [entry for entry in listed if not entry.missing]
+    left_out += [f"{e.file}: {e.missing}" for e in listed if e.missing]
     if not entries:
         what = f"no tensors in {source}: {'; '.join(left_out)}"
         raise InputError(what, KINDS, code="export.no-tensors")
@@ -184,7 +184,7 @@ def export(
 def _read_recorded(
     source: Path, format: str, hints: DumpHints | None, place: Path
 ) -> tuple[list[DumpEntry], list[str]]:
-    """Read entries of a dump or of .npy files, and which files are not read.
+    """Return the entries of a dump or of .npy files, and notes about files that are not read.
 
     Only the layout of .npy files is unknown.
     """

@@ -38,7 +38,7 @@ LINT_WEIGHT = 3.0  # with a known trouble
 INTERVAL_WEIGHT = 8.0  # in an interval of a recording
 WITNESS_WEIGHT = 2.0  # in a region that adds an error; in one that does not, its inverse
 MAX_LINTED = 10_000  # nodes of a model that is searched for known troubles
-# rules that read weights, or try another size
+# Lint rules that read weights, or try another size.
 SLOW = ("baked-shape", "denormals", "overflow", "underflow")
 
 

@@ -55,7 +55,7 @@ METRICS = {  # of `comparison.metrics` -> their columns
     "max_abs": "MaxAbsoluteError",
     "mean_abs": "MeanAbsoluteError",
 }
-# op types that are never a precision error
+# Op types that never have an error of precision.
 EXEMPT = frozenset(("Data", "TransData", "PartitionCall"))
 NUMBERS = frozenset(METRICS.values())
 MIN_SPREAD = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
@@ -131,7 +131,7 @@ def is_precision_error(values: Mapping[str, float | str]) -> bool:
     >>> is_precision_error({"RootMeanSquareError": 9.0})
     False
     """
-    # as printed in the CSV, which msprobe reads
+    # The numbers are those that the CSV has, because msprobe reads it.
     printed = {name: float(_format_number(float(values.get(name, math.nan)))) for name in NUMBERS}
     found = ((limit, printed[METRICS[limit.metric]]) for limit in criterion.LIMITS)
     is_known = not math.isnan(printed[COSINE])

@@ -37,7 +37,7 @@ STATISTICS = frozenset(
 )
 CHOOSE = "choose one with --dump-format"
 
-# inference starts a process
+# The specs are kept, because shape inference starts a process.
 _specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = WeakKeyDictionary()
 
 

@@ -47,7 +47,7 @@ from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen, froze
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
 PRECISIONS = tuple(p.value for p in Precision)
-# seconds for one convert or one run, unless the user sets it: slow converters take minutes
+# Seconds for one convert or one run, unless the user sets it; slow converters take minutes.
 DEFAULT_TIMEOUT = 600.0
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SETTINGS: dict[str, type] = {
@@ -242,7 +242,7 @@ class Candidate(RuntimeBuild):
     @property
     def code(self) -> NamedCode:
         """The code that it runs outside of subcut, which needs trust."""
-        # trust stays after each `pip install`
+        # The file stays trusted after each `pip install`.
         settings = self.identity("") | {"installed": ""}
         code = self._find_code()
         role = f"candidate {clean(self.name)}"

@@ -35,7 +35,7 @@ CODE = (*SCRIPTS, ".so", ".dll", ".dylib")  # ends of the names of files that a 
 MAX_FILES = 500  # of code: reading them takes a second
 MAX_FOLDERS = 1000  # that are searched for code
 MAX_HASHED = 64 << 20  # bytes; of larger files size and time are compared
-# names of folders
+# Names of folders in which no code is searched.
 LEFT_OUT = {"subcut_out", "__pycache__", "node_modules", "site-packages", "dist-packages"}
 RESULTS = {"repro.py", "CACHEDIR.TAG"}  # files in folders that subcut and others have made
 _PLACE = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<![{$])\{([A-Za-z_]\w*)\}")
@@ -217,7 +217,7 @@ def find_imports() -> dict[str, str]:
 
 def is_users(name: str) -> bool:
     """Return whether a file has code outside subcut, Python and the installed packages."""
-    # the folder DLLs is that of Windows
+    # Only Windows has the folder DLLs.
     others = (HOME, HOME.resolve(), Path(os.__file__).parent, Path(sys.base_prefix, "DLLs"))
     is_own = name.startswith(("<", *map(str, others)))
     return not is_own and not any(word in name for word in _LIBRARIES)

@@ -33,7 +33,7 @@ class Deadline:
         return time.monotonic() >= self.at
 
     def timeout(self, most: float) -> float:
-        """Return the seconds that something may take that takes at most `most`."""
+        """Return the seconds until the end, at most `most`; 0 after the end."""
         return min(most, max(self.at - time.monotonic(), 0.0))
 
     def require(self) -> None:

@@ -47,7 +47,7 @@ ARRAYS = RAW | {".npy", ".npz", ".pb"}
 CARRIERS = REARRANGES | PICKS | {"Cast", "Concat"}
 
 
-# the input that it is for, if the user names it; the path, `NOTHING` or `=NUMBERS`
+# The name of the input, if the user names one; then the path, `NOTHING` or `=NUMBERS`.
 InputFile = tuple[str | None, str]
 LabeledFiles = tuple[str, list[InputFile]]  # of a sample, with its label
 Range = tuple[float, float]  # the least and the greatest of some values

@@ -24,9 +24,9 @@ from subgraph.storage.tensors import Record, RecordTuple
 from subgraph.types import Fields, StringMap, Strings, frozen
 
 WORD_BYTES = 16
-# in a worker's environment: a folder for its temporary files, removed when it ends
+# Variable in a worker's environment: a folder for its temporary files, removed when it ends.
 SCRATCH = "SUBCUT_SCRATCH"
-# exit code of a worker whose pipe to subcut was closed by the backend's code: EX_PROTOCOL
+# Exit code of a worker whose pipe to subcut was closed by the backend's code: EX_PROTOCOL.
 CHANNEL_LOST = 76
 
 

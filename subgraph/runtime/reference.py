@@ -35,7 +35,7 @@ from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 
 PLAIN = "ort"  # the reference if none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
-# runs operators of TensorFlow Lite; without delegates, which fuse
+# Runs operators of TensorFlow Lite without delegates, because delegates fuse operators.
 LITERT = "litert:kernels=builtin"
 KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
 OWN_BYTES = 112 << 20  # bytes of the process without a model: Python, numpy and onnxruntime
@@ -105,7 +105,7 @@ class LoadedAncestors:
         """Return whether a run of these nodes returns the tensors of a region of the model, and
         runs no other node."""
         produced = {name for name in tensors if name in graph.maker}
-        # else values of random nodes are fed
+        # Otherwise, values of random nodes are fed.
         is_fed_alike = {*above.entering} <= {*self.needed}
         is_same = self.nodes == {*above.nodes} and produced <= self.outputs
         return graph is self.graph and bool(produced) and is_fed_alike and is_same
@@ -221,7 +221,7 @@ class ReferenceProcess:
             return
         self.release()
         self.ensure_alive()
-        # the process has its files open
+        # The process keeps the files of the model open.
         with tempfile.TemporaryDirectory(prefix="model-", dir=folder) as inner:
             path, more = write_model(build(), source, Path(inner), in_place=self._fixed)
             self.load(HELD, path, {**options, **more})

@@ -131,7 +131,7 @@ class ReferenceValues:
             into = self.folder / f"batch{self._batch}"
             into.mkdir(parents=True)
             self._batch += 1
-            # another run would draw other numbers
+            # Another run would draw other numbers.
             graph = self.graph
             nodes = find_ancestors(graph, graph.producers(missing))
             drawn = graph.iter_outputs(graph.in_order(nodes & graph.random_nodes))

@@ -9,9 +9,7 @@ much is halved, down to one node.
 from __future__ import annotations
 
 import math
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -43,9 +41,9 @@ Feeds = Iterable[Record] | Sample
 
 # Of an element of a weight that onnxruntime widens to float32 to compute with it.
 CAST_BYTES = 4
-# of these it has hardly any kernels on a CPU: it casts all when a run begins
+# onnxruntime has few CPU kernels for these types: it casts all weights when a run begins.
 HALF = ("float16", "bfloat16")
-# in errors of onnxruntime
+# Words for a lack of memory in errors of onnxruntime.
 NO_MEMORY = re.compile(r"bad_alloc|[Ff]ailed to allocate|Cannot allocate")
 
 
@@ -143,7 +141,7 @@ class StretchedModel:
                     path.unlink()
             several = several or state.position < len(nodes.order)
         tensors = tuple(
-            copy_record(state.records[name].rebase(folder), into, stem, copy=_link)
+            copy_record(state.records[name].rebase(folder), into, stem, copy=folders.link_or_copy)
             for name, stem in outputs.items()
             if name in state.records
         )
@@ -354,14 +352,6 @@ def _iter_late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
             if i not in done:
                 done.add(i)
                 yield i
-
-
-def _link(file: str, to: Path) -> None:
-    """Link a file under another name; copy it if the file system has no such links."""
-    try:
-        os.link(file, to)
-    except OSError:
-        shutil.copyfile(file, to)
 
 
 @frozen

@@ -93,7 +93,7 @@ class Worker(Closable):
         self.timeout = timeout
         self.memory = memory
         self.deadline = Deadline()  # of all requests
-        self.is_late = False  # it was ended at the deadline
+        self.is_late = False  # whether it was ended at the deadline
         self.process = WorkerProcess(backend, bounded=bounded, python=python)
         self._word = os.urandom(WORD_BYTES).hex().encode()
         self._has_sources = backend.endswith(".py") or bool(capabilities(backend).script)
@@ -121,14 +121,14 @@ class Worker(Closable):
         """
         return self._ask(LoadRequest(key, model, options), Loaded).seconds
 
-    def names(self, of: str, model: Path, options: Fields) -> Strings:
-        """Return the names that the backend's function `of`, `tensors` or `passes`, returns for a
+    def names(self, function: str, model: Path, options: Fields) -> Strings:
+        """Return the names that the backend's `function`, `tensors` or `passes`, returns for a
         model.
 
         Raises:
             BackendError: the backend cannot be used.
         """
-        return self._ask(NamesRequest(of, model, options), Names).names
+        return self._ask(NamesRequest(function, model, options), Names).names
 
     def run(
         self,
@@ -195,7 +195,7 @@ class Worker(Closable):
                 if not isinstance(reply, ErrorReply):
                     return reply
                 error = error_from_json(reply.error)
-                # of a process that the child started, which prints here
+                # A process that the child started prints into the standard error of the child.
                 if isinstance(error, WorkerDied):
                     error.process = describe_process_end(self.process.last_lines()) | error.process
                 raise error

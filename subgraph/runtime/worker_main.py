@@ -76,7 +76,7 @@ def main() -> None:
     """Report that the runtime is imported; reply to requests until standard input closes."""
     requests, replies = _take_pipes()
     system.adopt_orphans()
-    # a backend's own commands may run another Python, without this package's folder
+    # A backend's own commands may run another Python, which must not see this package's folder.
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == str(HOME.resolve().parent):
         os.environ["PYTHONPATH"] = rest
@@ -123,7 +123,7 @@ def _take_pipes() -> tuple[int, io.BufferedWriter]:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
-    # line by line: the last line before a crash is its reason
+    # Each line is written at once, because the last line before a crash is its reason.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     system.buffer_lines()
@@ -151,7 +151,7 @@ def _reply(server: Server, line: bytes) -> object:
             what = f"the process that runs the model has used up a limit: {e.strerror}"
             return ErrorReply(ModelError(what, code="worker.limit").to_json())
         folder = request.into if isinstance(request, RunRequest) else ""
-        # numpy may give no number
+        # An error of numpy can lack the number.
         what = f"cannot write the tensors in {folder}: {e.strerror or e}"
         hint = "free some space, or choose another folder with -o"
         return ErrorReply(OutputError(what, hint, code="output.unwritable").to_json())

@@ -176,7 +176,7 @@ class Workers(Closable):
         self._hosts = Hosts(candidate.hosts)
         self._python = install(candidate, self.deadline) if start else None
         if start and candidate.has_process:
-            # imports the runtime while the caller still reads the model
+            # It imports the runtime while the caller still reads the model.
             self._spare.append((self._start(), 0))
 
     def about(self) -> BackendInfo:
@@ -301,7 +301,7 @@ class Workers(Closable):
             with end_on_cancel(worker.close):
                 yield worker
         finally:
-            # no more stay than runs at once need: each may hold memory
+            # Only as many processes stay as parallel runs need, because each can hold memory.
             enough = fresh and self._spare
             if enough or not worker.alive or loaded + loads >= MAX_LOADS or self._closed:
                 self._end(worker)

@@ -30,13 +30,13 @@ SHOWN_LINES = 8  # of these bytes
 MAX_REPLY = 64 << 20  # bytes; that of a model of 80,000 nodes, all captured at once, has 20 MB
 BURST = 16  # chunks read in a row from a flood, before the limits are checked again
 POLL = 0.1  # seconds between two checks of a child that does not reply
-# from the end of a pipe to the end of the process; processes close their files first
+# Seconds between the end of a pipe and the end of its process, which closes its files first.
 EXIT_SECONDS = 1.0
 CHANNEL = "the pipe to subcut"
 
 
 class ReplyBuffer:
-    """Bytes that arrive in pieces, and are taken by the line.
+    """Bytes that arrive in chunks, and are taken line by line.
 
     Attributes:
         data: The bytes that were not taken.
@@ -47,7 +47,7 @@ class ReplyBuffer:
         self._searched = 0  # bytes searched for the end of a line
 
     def has_line(self) -> bool:
-        """Return whether a complete line has arrived, which ends at `_searched`."""
+        """Return whether a complete line has arrived; if so, it ends at `_searched`."""
         end = self.data.find(b"\n", self._searched)
         self._searched = len(self.data) if end < 0 else end
         return end >= 0
@@ -64,8 +64,8 @@ class WorkerProcess:
     """A child process that reads and writes lines.
 
     Attributes:
-        task: The present task, in an error's words.
-        has_ended: Whether it was ended here.
+        task: The present task, as an infinitive for errors: `load the model`.
+        has_ended: Whether this object has ended the process.
     """
 
     def __init__(self, backend: str, *, bounded: int | None, python: Path | None) -> None:
@@ -94,7 +94,7 @@ class WorkerProcess:
                     stderr=subprocess.PIPE,
                     env={
                         **os.environ,
-                        "PYTHONPATH": _import_path(python, scratch),
+                        "PYTHONPATH": _find_import_path(python, scratch),
                         SCRATCH: scratch,
                     },
                     memory=bounded,
@@ -146,13 +146,13 @@ class WorkerProcess:
             try:  # nothing blocks but this wait
                 ready = self._pipes.wait(max(min(check, end) - time.monotonic(), 0))
             except BrokenPipeError:
-                raise self._pipe_closed() from None
+                raise self._explain_closed_pipe() from None
             self._read_stderr()
             has_exited = not ready and self._process.has_exited()
             if ready or has_exited:
                 self._receive()
             if has_exited and not self._replies.has_line():
-                raise self._pipe_closed()
+                raise self._explain_closed_pipe()
             if time.monotonic() >= check:
                 resident = 0 if memory is None else self._process.resident_memory()
                 if memory is not None and resident > memory:
@@ -171,7 +171,7 @@ class WorkerProcess:
         if chunk is None:
             return
         if not chunk:
-            raise self._pipe_closed()
+            raise self._explain_closed_pipe()
         self._replies.data += chunk
         if len(self._replies.data) > MAX_REPLY:
             raise self.end(f"wrote into {CHANNEL} without an end", code="worker.wrote-into-pipe")
@@ -190,22 +190,23 @@ class WorkerProcess:
             self._read_stderr()
         return bytes(self._printed).decode(errors="replace").strip().splitlines()[-SHOWN_LINES:]
 
-    def _pipe_closed(self) -> WorkerDied:
+    def _explain_closed_pipe(self) -> WorkerDied:
+        """End the process whose pipe is closed, and return the error."""
         end = time.monotonic() + EXIT_SECONDS
         while not (exited := self._process.has_exited()) and time.monotonic() < end:
             time.sleep(0.001)
         if self._is_closing:
             how = "was stopped: its answer is no longer wanted"
             return self.end(how, code="worker.stopped")
-        ended = None
+        exit_code = None
         if exited:
             self.kill()
-            ended = self._process.returncode
-        if ended is None or ended == CHANNEL_LOST:
-            return self.end(f"closed {CHANNEL}", code="worker.closed-pipe", exit_code=ended)
-        name = name_crash(ended)
-        how = f"was ended by {name}" if name else f"ended with exit code {ended}"
-        return self.end(how, code="worker.died", exit_code=ended)
+            exit_code = self._process.returncode
+        if exit_code is None or exit_code == CHANNEL_LOST:
+            return self.end(f"closed {CHANNEL}", code="worker.closed-pipe", exit_code=exit_code)
+        name = name_crash(exit_code)
+        how = f"was ended by {name}" if name else f"ended with exit code {exit_code}"
+        return self.end(how, code="worker.died", exit_code=exit_code)
 
     def end(
         self, how: str, *, signature: str = "crash", code: str, exit_code: int | None = None
@@ -233,8 +234,10 @@ class WorkerProcess:
         )
 
     def kill(self) -> None:
-        """End the child and everything that it started, in other sessions too. Only once: the
-        system uses its number again."""
+        """End the child and everything that it started, in other sessions too.
+
+        It does so only once, because the system uses the number of an ended process again.
+        """
         with self._kill_lock:
             if not self.has_ended:
                 self._process.end(strays=not self._is_alone)
@@ -253,7 +256,7 @@ class WorkerProcess:
             self._cleanup.close()
 
 
-def _import_path(python: Path | None, scratch: str) -> str:
+def _find_import_path(python: Path | None, scratch: str) -> str:
     """Return $PYTHONPATH of a worker, with the folder of this package first.
 
     The child must run the same code. The interpreter of another environment sees only this package
@@ -264,5 +267,5 @@ def _import_path(python: Path | None, scratch: str) -> str:
         releases.lend(folder, python)
         return str(folder)
     own = str(HOME.resolve().parent)
-    users = os.environ.get("PYTHONPATH")
-    return f"{own}{os.pathsep}{users}" if users else own
+    users_path = os.environ.get("PYTHONPATH")
+    return f"{own}{os.pathsep}{users_path}" if users_path else own

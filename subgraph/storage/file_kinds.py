@@ -293,7 +293,7 @@ def recognize(path: Path, head: bytes | None = None) -> FileKind | None:
     `head`: its first `HEAD_BYTES` bytes; without them they are read.
     """
     head = _read_head(path) if head is None else head
-    # compiled only when a file is not a model
+    # The patterns are compiled only if a file is not a model.
     kind = _recognize_zip(path) if head.startswith(b"PK\x03\x04") else None
     kind = kind or next(
         (kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None

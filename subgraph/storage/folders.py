@@ -49,7 +49,7 @@ DEVICES = {
     "nul",
     *(f"{d}{n}" for d, n in product(("com", "lpt"), range(1, 10))),
 }
-# ends of hidden folders, which `sweep` removes
+# Ends of the names of hidden folders, which `sweep` removes.
 NEW = ".subcut-new"
 OLD = ".subcut-old"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -113,6 +113,14 @@ def is_outside(name: str) -> bool:
     path = PureWindowsPath(name)  # it knows both separators
     special = SPECIAL_NAMES and (":" in name or any(map(is_device, path.parts)))
     return special or bool(path.anchor) or ".." in path.parts
+
+
+def link_or_copy(file: str | Path, target: str | Path) -> None:
+    """Give a file a second name; copy it if the file system has no hard links."""
+    try:
+        os.link(file, target)
+    except OSError:
+        shutil.copyfile(file, target)
 
 
 @contextmanager

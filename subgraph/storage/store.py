@@ -38,7 +38,7 @@ from subgraph.system.shared import Closable
 from subgraph.types import Fields, JsonObject, frozen
 
 DEFAULT_LIMIT_BYTES = 4 << 30  # bytes
-# the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
+# The store is measured after each 1/16 of its limit that is written, and kept 1/16 below it.
 LIMIT_PARTS = 16
 MAX_MOVES = 3  # attempts to move an entry to the place of damaged ones
 OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename onto an entry
@@ -188,7 +188,7 @@ class Store(Closable):
                 before = place.lstat()
             if not self._unwritable:
                 with contextlib.suppress(OSError):
-                    # our start must precede any use, for other processes that evict
+                    # The start must precede each use, because other processes evict by that.
                     self._make_new_path()
             with _lock(place, shared=True):
                 document = store_entry.read_verified(place, key)

@@ -14,7 +14,7 @@ from subgraph.lazy import np
 from subgraph.types import JsonObject
 
 NAME = "entry.json"
-# the hash of everything after it
+# It holds the hash of everything after it.
 HEAD = '{"subcut store": 1, "sha256": "%s", "entry": '
 TAIL = "}\n"
 # `make_safe_names` with an extension.

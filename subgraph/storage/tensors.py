@@ -286,7 +286,7 @@ def is_stored(record: Record, value: Value, type_text: str, folder: Path) -> boo
             return False
         if stored.dtype != bits.dtype:
             return False
-        # without a copy in memory
+        # Views need no copy in memory.
         x = stored.view(np.ndarray).reshape(-1).view(np.uint8)
         y = bits.reshape(-1).view(np.uint8)
         parts = [slice(at, at + COMPARED_BYTES) for at in range(0, len(x), COMPARED_BYTES)]

@@ -62,7 +62,7 @@ assert sys.platform != "win32"  # for mypy: the rest is not read there
 TERMINATED = 128 + signal.SIGTERM  # exit code of a command after a request to end
 KILLED = "SIGKILL"  # as of `crash_name`: the system ends processes so when memory runs out
 APART: Fields = {"start_new_session": True}  # options of `Popen`: Ctrl-C does not reach the process
-# in the environment of a group and of all that it starts, whatever session they move to
+# Variable in the environment of a group and of all that it starts, in other sessions too.
 MARK = "SUBCUT_WORKER"
 PYTHON = "bin/python"  # in a virtual environment
 SPECIAL_NAMES = False  # of devices (`nul.txt`), and of streams (`file:stream`)
@@ -175,7 +175,7 @@ class ProcessGroup(PipedProcess):
             for pid in _parents.keys() - pids:
                 del _parents[pid]
             for pid in pids:
-                # read once, and again when it has ended: reading takes a tenth of a millisecond
+                # Reading takes 0.1 ms: a parent is read once, and again when the process has ended.
                 if (parent := _parents.get(pid, -1)) and parent not in pids:
                     with contextlib.suppress(psutil.Error):
                         parent = _parents[pid] = psutil.Process(pid).ppid()
@@ -520,7 +520,7 @@ def measure_free_memory() -> int:
             )
     except (OSError, StopIteration):
         free = psutil.virtual_memory().available
-    # what the control group of this process, as of a container, leaves it
+    # The control group of this process, such as that of a container, can leave it less.
     for most, used, kept in GROUP_FILES:
         with contextlib.suppress(OSError, ValueError):  # "max" is not a number
             limit = int((GROUPS / most).read_text(encoding="ascii"))
@@ -614,7 +614,7 @@ def shorten_folder(folder: str) -> str:
     """Return a folder by a name that leaves room for that of a socket in it: Linux has 108 bytes
     for both."""
     if sys.platform == "linux" and len(os.fsencode(folder)) > MAX_SOCKET_FOLDER_BYTES:
-        # open as long as this process lives
+        # The descriptor stays open as long as this process lives.
         return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"
     return folder
 

@@ -173,7 +173,7 @@ class CaffeLayer:
                 have = "no weights" if not blobs else f"only {len(blobs)} blobs"
                 raise self.refuse(f"has {have} in the caffemodel", hint)
             blob = blobs[k]
-            # old files declare four dims, filled up with ones
+            # Old files declare four dims, filled up with ones.
             if _drop_leading_ones(blob.shape) != _drop_leading_ones(shape):
                 have = format_shape(blob.shape)
                 want = format_shape(shape)

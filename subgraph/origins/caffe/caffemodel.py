@@ -23,21 +23,21 @@ from subgraph.graph.protobuf import Blob, File
 from subgraph.iterables import flatten
 from subgraph.types import Array, Shape
 
-# of NetParameter
+# Numbers of fields of NetParameter.
 _NAME = 1
 _V1_LAYER = 2
 _LAYER = 100
 _FIELDS = {_LAYER: (1, 7), _V1_LAYER: (4, 6)}  # of a layer: its name, its blobs
-# of LayerParameter
+# Numbers of fields of LayerParameter.
 _TYPE = 2
 _BLOBS = 7
-# of BlobProto; the last is NVIDIA's
+# Numbers of fields of BlobProto; the last one is NVIDIA's.
 _LEGACY_DIMS = (1, 2, 3, 4)
 _DATA = 5
 _SHAPE = 7
 _DOUBLE_DATA = 8
 _RAW_DATA = 12
-# bytes of a value
+# Bytes of a value.
 _FLOAT = 4
 _DOUBLE = 8
 _HDF5 = b"\x89HDF\r\n\x1a\n"

@@ -350,7 +350,7 @@ class Parameters:
             elif kind != "skip":
                 values[key] = _SCALARS[kind][0](default) if default or kind == "word" else None
         self.given = message or Message()
-        # errors about the layer's parameters name the prototxt and the layer
+        # Errors about the layer's parameters name the prototxt and the layer.
         inside = where
         if name == "layer":
             texts = {key: v.text for key, v in self.given.fields if isinstance(v, Scalar)}

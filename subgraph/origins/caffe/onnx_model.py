@@ -23,7 +23,7 @@ from subgraph.storage.tensors import format_shape
 from subgraph.text import clean, count, find_nearest
 from subgraph.types import Shape, StringMap, Strings, frozen
 
-# the oldest that have all operators used, for the sake of old converters
+# The oldest opset with all operators that are used, because old converters refuse newer ones.
 OPSET = 13
 IR_VERSION = 7
 PRODUCER = "subcut from Caffe"
@@ -131,7 +131,7 @@ def convert(
                 builder, current, zip(text.tops, _find_input_shapes(text, where), strict=True)
             )
             continue
-        # a new top keeps its name, one that is written over takes the layer's
+        # A new top keeps its name; a top that is written again gets the name of the layer.
         tops = []
         for top in text.tops:
             name = text.name if top in current else top

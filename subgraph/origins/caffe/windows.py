@@ -252,7 +252,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     kept = [k for k in range(classes) if k != p.background_label_id]
     threshold = -3e38 if p.confidence_threshold is None else p.confidence_threshold
     corners = _decode(layer, p, boxes)
-    # pairs: (class, its candidate)
+    # A pair is a class and the index of one of its candidates.
     pairs = layer.step(
         """scores = Reshape (x1, sizes)
         by_class = Transpose <perm = [1, 0]> (scores)
@@ -278,7 +278,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     most = boxes * len(kept)
     if p.keep_top_k > -1:
         most = p.keep_top_k
-        # the best of all classes, in the order of their classes
+        # The best boxes of all classes stay, in the order of their classes.
         index = layer.step(
             """count = Shape (score)
             limit = Min (count, keep_top_k)

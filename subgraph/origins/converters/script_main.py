@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# next to the recorded values: the reason why inputs or outputs of the two models were not paired
+# File next to the recorded values: why inputs or outputs of the two models were not paired.
 UNPAIRED = ".unpaired"
 # Element type, "" for unknown; sizes, of which some may be no number.
 Declared = tuple[str, Sequence[Any] | None]

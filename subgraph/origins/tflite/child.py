@@ -1,8 +1,7 @@
-"""The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT
-SIGNATURE`.
+"""Child of `conversion`: `python -m subgraph.origins.tflite.child read|write IN OUT SIGNATURE`.
 
-`read`: a .tflite, of several signatures the named one → ONNX; `write`: back. It prints the outcome
-as JSON.
+`read` converts the named signature of a .tflite to ONNX, `write` converts ONNX back. The child
+prints the outcome and its reason as JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-# how it went
+# Outcomes of a conversion.
 DONE = "done"
 REFUSED = "refused"
 UNNAMED = "unnamed"
@@ -27,22 +26,22 @@ def main() -> None:
     from subgraph.origins.tflite import operators
 
     path = Path(source)
-    how = DONE
-    why = ""
+    outcome = DONE
+    reason = ""
     try:
         if direction == "read":
             onnx.save(operators.to_onnx(path.read_bytes(), path.stem, signature), target)
         else:
             Path(target).write_bytes(operators.to_tflite(onnx.load(path)))
     except Exception as e:  # noqa: BLE001
-        known = {
+        words = {
             operators.UnknownSignatureError: UNNAMED,
             operators.UncarriedOperatorError: REFUSED,
             OSError: UNWRITTEN,
         }
-        how = next((word for kind, word in known.items() if isinstance(e, kind)), DAMAGED)
-        why = f"{type(e).__name__}: {e}" if how == DAMAGED else str(e)
-    sys.stdout.buffer.write(json.dumps([how, " ".join(why.split())[:400]]).encode())
+        outcome = next((word for kind, word in words.items() if isinstance(e, kind)), DAMAGED)
+        reason = f"{type(e).__name__}: {e}" if outcome == DAMAGED else str(e)
+    sys.stdout.buffer.write(json.dumps([outcome, " ".join(reason.split())[:400]]).encode())
 
 
 if __name__ == "__main__":

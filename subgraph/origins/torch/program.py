@@ -50,9 +50,9 @@ Program = Any  # torch.export.ExportedProgram
 Node = Any  # torch.fx.Node
 Place = tuple[str, int | None]  # a node's name, and the position in its value if that is a tuple
 
-# how the exporter names the elements of a node with several values
+# Name that the exporter uses for an element of a node with several values.
 PART = re.compile(r"(.+)_(?:_|split_)(\d+)")
-# relative difference of a program's output from the module's own up to which both are the same
+# Relative difference of outputs, up to which a program computes the same as the module.
 MAX_EXPORT_ERROR = 1e-5
 
 
@@ -172,10 +172,10 @@ def get_element(value: Any, position: int | None) -> Any:
     return None
 
 
-def iter_departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
+def iter_departures(expected: Sequence[Any], values: Sequence[Any]) -> Iterator[str]:
     """Yield outputs in which the exported program itself is not the module."""
     close = import_torch().allclose
-    for k, (right, value) in enumerate(zip(expected, given, strict=False)):
+    for k, (right, value) in enumerate(zip(expected, values, strict=False)):
         if right.shape != value.shape or not close(
             right, value, rtol=MAX_EXPORT_ERROR, atol=MAX_EXPORT_ERROR, equal_nan=True
         ):
@@ -351,7 +351,7 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
 
 
 NEEDS = ("torch", "onnxscript")
-# a line that names an error, as Python ends its traces
+# Line that names an error, as at the end of a traceback.
 SAID = re.compile(r"[\w.]*(?:Error|Exception|Node)\b.*")
 EXPORT_TIMEOUT = 3600  # seconds that an export may take
 CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'

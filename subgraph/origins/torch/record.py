@@ -150,7 +150,7 @@ def record(
 
 
 class _Values:
-    """The values on disk, each written as soon as it is known."""
+    """The values on disk; each is written as soon as it is known."""
 
     def __init__(self, graph: Graph, folder: Path) -> None:
         self._graph = graph
@@ -159,7 +159,7 @@ class _Values:
         self.files: dict[str, str] = {}
 
     def add(self, name: str, value: Any) -> None:
-        """Write one tensor of the model, unless it has been."""
+        """Write one tensor of the model, unless it is written already."""
         if name not in self.files and name in self._stems:
             array = programs.to_numpy(value)
             saved = tensors.save(
@@ -167,17 +167,17 @@ class _Values:
             )
             self.files[name] = saved.files[0]
 
-    def ends(self, args: Any, results: Any) -> Iterator[str]:
+    def add_ends(self, args: Any, results: Any) -> Iterator[str]:
         """Write the model's inputs and outputs, by position; yield a note if numbers differ."""
-        for what, names, found in (
+        for kind, names, ends in (
             ("inputs", list(self._graph.inputs), programs.list_tensors(args)),
             ("outputs", self._graph.outputs, programs.list_tensors(results)),
         ):
-            if len(names) == len(found):
-                for name, value in zip(names, found, strict=True):
+            if len(names) == len(ends):
+                for name, value in zip(names, ends, strict=True):
                     self.add(name, value)
             else:
-                yield f"the model has {len(names)} {what}, the module {len(found)}: not recorded"
+                yield f"the model has {len(names)} {kind}, the module {len(ends)}: not recorded"
 
 
 def _run(
@@ -187,17 +187,16 @@ def _run(
     torch = programs.import_torch()
     with torch.no_grad():
         results = module(*args, **kwargs)
-    notes = list(values.ends((args, kwargs), results))
-    known = any(programs.read_statement(graph, i) for i in range(len(graph.nodes)))
-    if known:
+    notes = list(values.add_ends((args, kwargs), results))
+    if any(programs.read_statement(graph, i) for i in range(len(graph.nodes))):
         try:
-            program, said = programs.find_nearest(
+            program, mismatch = programs.find_nearest(
                 graph, programs.iter_programs(module, args, kwargs, **export)
             )
         except InputError as e:
             notes.append(f"{e.what}; what its modules return was recorded instead")
         else:
-            notes += [f"{said}: not recorded"] if said else []
+            notes += [f"{mismatch}: not recorded"] if mismatch else []
             tensors_of = group_values(
                 (node, (tensor, position))
                 for tensor, (node, position) in programs.find_places(graph, program).items()
@@ -205,9 +204,9 @@ def _run(
 
             def listen(node: Any, value: Any) -> None:
                 for tensor, position in tensors_of.get(node.name, ()):
-                    one = programs.get_element(value, position)
-                    if isinstance(one, torch.Tensor):
-                        values.add(tensor, one)
+                    element = programs.get_element(value, position)
+                    if isinstance(element, torch.Tensor):
+                        values.add(tensor, element)
 
             outputs = programs.list_tensors(programs.run(program, args, kwargs, listen))
             notes += programs.iter_departures(programs.list_tensors(results), outputs)
@@ -215,7 +214,7 @@ def _run(
     recorder = _Recorder(module, ScopedTensors(graph), values.add)
     with recorder.hooks(), recorder.functions(), torch.no_grad():
         module(*args, **kwargs)
-    recorder.tell_calls()
+    recorder.report_values()
     return "hooks", notes
 
 
@@ -224,7 +223,7 @@ Seen = Callable[[str, Any], None]  # takes an ONNX tensor's name and the value
 
 # ------------------------------------------------------------ modules that run as they are
 
-# the exporter folds a later normalization into their weights
+# Operators into whose weights the exporter folds a later normalization.
 FOLDED = ("Conv", "ConvTranspose", "Gemm")
 # Functions and methods of torch → the operators that the older exporter makes of each; the last one
 # has the result.
@@ -267,11 +266,10 @@ class ScopedTensors:
         self._inside: dict[str, list[int]] = {}  # scope → nodes directly in it that carry values
         self._below: dict[str, set[int]] = {}  # scope → nodes in it or in scopes inside it
         for i in graph.order:
-            carries = any(kinds[name] == VALUE for name in graph.makes[i])
-            around = _read_scopes(graph, i)
-            if carries:
-                self._inside.setdefault(around[-1], []).append(i)
-                for scope in around:
+            if any(kinds[name] == VALUE for name in graph.makes[i]):
+                scopes = _read_scopes(graph, i)
+                self._inside.setdefault(scopes[-1], []).append(i)
+                for scope in scopes:
                     self._below.setdefault(scope, set()).add(i)
 
     def has(self, scope: str) -> bool:
@@ -338,7 +336,7 @@ class _Recorder:
         self._results: dict[int, tuple[Any, str]] = {}
         # Scope and operator → values, None for inner ones.
         self._calls: dict[tuple[str, str], list[Any]] = {}
-        self._told: JsonObject = {}
+        self._values: JsonObject = {}
 
     # ------------------------------------------------------------ modules
 
@@ -372,7 +370,7 @@ class _Recorder:
             tensor = folded if self._tensors.is_foldable(folded) else ""
         if tensor:
             self._results[id(result)] = (result, tensor)
-            self._told[tensor] = result.detach().clone()
+            self._values[tensor] = result.detach().clone()
 
     # ------------------------------------------------------------ functions
 
@@ -382,7 +380,7 @@ class _Recorder:
 
         def call(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
-            recorder._note(getattr(function, "__name__", ""), result)
+            recorder._keep_call(getattr(function, "__name__", ""), result)
             return result
 
         mode = type(
@@ -393,7 +391,7 @@ class _Recorder:
         with mode():
             yield
 
-    def _note(self, function: str, result: Any) -> None:
+    def _keep_call(self, function: str, result: Any) -> None:
         if (
             self._stack
             and isinstance(result, programs.import_torch().Tensor)
@@ -406,12 +404,12 @@ class _Recorder:
                 self._calls.setdefault((where, op), []).append(None)
             self._calls.setdefault((where, last), []).append(result.detach().clone())
 
-    def tell_calls(self) -> None:
-        """Report results of modules, and of calls if there are as many of them as nodes."""
+    def report_values(self) -> None:
+        """Report results of modules, and of calls if an operator has as many calls as nodes."""
         for (scope, op), values in self._calls.items():
             for name, value in self._tensors.iter_calls(scope, op, values):
-                self._told.setdefault(name, value)
-        for name, value in self._told.items():
+                self._values.setdefault(name, value)
+        for name, value in self._values.items():
             self._seen(name, value)
 
 
@@ -421,5 +419,5 @@ def _name_module(path: str) -> str:
     >>> _name_module("encoder.layers.0.attn"), _name_module("encoder.layers.0")
     ('attn', 'layers.0')
     """
-    found = re.search(r"[^.]+(?:\.\d+)*$", path)
-    return found[0] if found else path
+    name = re.search(r"[^.]+(?:\.\d+)*$", path)
+    return name[0] if name else path

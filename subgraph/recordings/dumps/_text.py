@@ -23,7 +23,7 @@ HOLDS = tuple(_NAMES.split())
 # Lines of numpy.savetxt and those who use it, and Tengine's titles of blobs.
 _COMMENT = re.compile(rb"^(?:#|Shape is |\t*(?:Batch|Channel) ).*$", re.M)
 _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
-# of numbers, nan, inf and the forms that Windows prints
+# Characters of numbers, nan, inf and the forms that Windows prints.
 _LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"
 
 

@@ -145,7 +145,7 @@ class _Unpickler(pickle._Unpickler):
     dispatch = _Actions(
         {code: act for code, act in pickle._Unpickler.dispatch.items() if OPCODES[code] in FOLLOWED}
     )
-    # attributes of a dict, such as a state dict's versions
+    # BUILD sets attributes of a dict, such as the versions of a state dict: they are dropped.
     dispatch[pickle.BUILD[0]] = lambda self: self.stack.pop()
 
     def find_class(self, module: str, name: str) -> Any:

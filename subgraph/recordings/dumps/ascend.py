@@ -16,7 +16,7 @@ from subgraph.storage import dtypes
 from subgraph.types import Shape, Strings
 
 NANO = b"\x5a\x5a\x5a\x5a"
-# bytes after a blob's values: the NPU's memory comes in blocks of 32, with 32 bytes after them
+# Bytes after a blob's values: the NPU's memory has blocks of 32 bytes, and 32 bytes after them.
 MAX_PADDING = 64
 MAX_TRIED = 20  # files of such a name that are opened to detect the format
 MAX_HEADER = 64 << 20  # bytes; real ones have hundreds
@@ -39,7 +39,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Yield inputs and outputs of each op, of its latest dump; with origins from an `atc` JSON."""
     real_names = _ascend.read_real_names(files)
     origins = _ascend.read_origins(files)
-    # of each op in each folder
+    # The latest dump of each op in each folder: its time, file and parsed name.
     latest: dict[Strings, tuple[int, str, re.Match[str]]] = {}
     for file in files.names:
         if name := _parse_name(file, real_names):
@@ -62,7 +62,7 @@ def _is_dump(files: Files, file: str) -> bool:
     try:
         _read_head(files, file)
     except InputError:
-        # recognized, so that `entries` reports that it is not read
+        # A nano dump is recognized, so that `entries` reports that it is not read.
         return files.head(file, 4) == NANO
     return True
 

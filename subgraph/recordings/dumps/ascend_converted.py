@@ -60,7 +60,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Yield one per file; an `atc` JSON among the files adds origins and shapes in the model."""
+    """Yield one entry per file; an `atc` JSON among them adds origins and shapes in the model."""
     real_names = _ascend.read_real_names(files)
     origins = _ascend.read_origins(files)
     parsed = ((file, _parse_name(file, real_names)) for file in files.ending(".npy", ".bin"))
@@ -79,7 +79,7 @@ def _find_cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
     Else the cell can have been called several times, and the name of an operator does not identify
     its call.
     """
-    # by folder and cell; those of each kind
+    # (folder, cell) -> kind of operator -> (time, file) of each operator of this kind.
     operators: dict[tuple[str, str], dict[str, list[tuple[int, str]]]] = {}
     for file, name in names.items():
         scope = _SCOPE.fullmatch(name.node)
@@ -87,12 +87,12 @@ def _find_cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
             cell = ".".join(_CELL.findall(scope["cells"]))
             kinds = operators.setdefault((file.rpartition("/")[0], cell), {})
             kinds.setdefault(scope["op"], []).append((name.time, file))
-    found: dict[str, tuple[str, str]] = {}
+    last_operators: dict[str, tuple[str, str]] = {}
     for (_, cell), kinds in operators.items():
         if all(len(each) == 1 for each in kinds.values()):
             ran = [each[0] for each in kinds.values()]
-            found |= {file: (max(ran)[1], cell) for _, file in ran}
-    return found
+            last_operators |= {file: (max(ran)[1], cell) for _, file in ran}
+    return last_operators
 
 
 def _parse_name(file: str, real_names: dict[str, str]) -> _FileName | None:
@@ -101,7 +101,7 @@ def _parse_name(file: str, real_names: dict[str, str]) -> _FileName | None:
     dump = _ascend.NAME.fullmatch(real_names.get(name["dump"], name["dump"])) if name else None
     if not name or not dump:
         return None
-    # .bin files have the type before the format, MindSpore's after it
+    # .bin files have the type before the format; those of MindSpore have it after the format.
     words = [word for word in (name["first"], name["second"]) if word]
     dtype = next((w.lower() for w in words if w.lower() in dtypes.TYPE_NUMBERS), "")
     layout = next((layouts.normalize_name(w) for w in words if w.lower() != dtype), "")

@@ -42,7 +42,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Layers in the order of the run, then outputs; padded rows need a manifest with `aligned`."""
+    """Yield layers in run order, then outputs; padded rows need `aligned` in a manifest."""
     listed = _raw.read_manifest(files)
     for file in files.ending(".bin", ".txt"):
         side, _, base = file.rpartition("/")

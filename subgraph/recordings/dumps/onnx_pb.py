@@ -93,7 +93,7 @@ def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
 
 def _read_array(files: Files, file: str) -> Array:
     tensor = _parse_tensor(files, file)
-    # a byte holds at most four values, of 2 bits each
+    # A byte holds at most four values, of 2 bits each.
     if math.prod(tensor.dims) > 4 * files.sizes[file]:
         raise files.make_error(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
     with files.reading(file):

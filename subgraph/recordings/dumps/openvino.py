@@ -108,7 +108,7 @@ def _add_names(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     run = f"iter{name['run']}" if name["run"] else ""
     side = "/".join(filter(None, (side, run)))
     typed = _TYPED.fullmatch(node)
-    # else the model's own name begins like a type
+    # Otherwise, the model's own name begins like a type.
     if typed and hints.find(node, plain) == TensorSpec():
         node = typed["node"]
     role = _ROLES[name["role"]]

@@ -32,7 +32,7 @@ _TRACE = re.compile(
     r"_(?P<width>\d{5,6})x(?P<height>\d{5,6})(?P<form>_float\.bin|\.y)"
 )
 _GRAPH = re.compile(r"subgraph_\d+")
-# by the bytes of a fixed-point element; 16 bits: nearest to fp16
+# Bytes of a fixed-point element -> precision; 16 bits are nearest to fp16.
 COMPUTED_IN = {1: Precision.INT8, 2: Precision.FP16}
 plain = _npy.plain
 

@@ -45,7 +45,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         elif _is_described(files, file):
             yield from _iter_tensors(files, file)
         elif base.startswith(_SIDES) and _text.is_numeric(files, file):
-            # cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape
+            # model_check writes values without a shape: cpu_BLOB.txt and device_BLOB.txt.
             tool = next(s for s in _SIDES if base.startswith(s))
             blob = base[len(tool) : -len(".txt")]
             names: JsonObject = {"tensor": blob, "side": tool.strip("_-")}

@@ -296,7 +296,7 @@ def run_recorded(
     return feeds, model.run_on_reference(region, feeds)
 
 
-# the key by which the nearest match is found
+# Key by which the nearest match is found.
 get_distance: Callable[[TensorMatch], float] = attrgetter("distance")
 
 

@@ -36,7 +36,7 @@ class ModelNames:
         self._graph = graph
         self._written: dict[str, str] = {}
         self._nodes: dict[str, str] = {}  # a node's written name -> its first tensor
-        # a module's written path -> what leaves it, the last first
+        # Path of a module, as written -> the tensors that leave it, the last first.
         self._modules: dict[str, list[str]] = {}
         self._calls: dict[str, list[str]] = {}  # the same for all calls of a module
         known = set(tensors)
@@ -50,7 +50,7 @@ class ModelNames:
             self._forms.setdefault(plain(spelled), (name, form))
         paths = {}
         for i in graph.order:
-            # else the one module whose weights it reads, by names such as `conv1.weight`
+            # A node without a path is of the one module whose weights it reads: `conv1.weight`.
             read = [PARAMETER.fullmatch(n) for n in graph.nodes[i].input if n in graph.weights]
             modules = {each[1] for each in read if each}
             is_of_one = len(modules) == 1 and all(read)
@@ -84,7 +84,7 @@ class ModelNames:
             if form != self._plain(recorded):
                 found += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
             found += [*self._modules.get(form, ()), *self._calls.get(form, ())]
-        # the tensor of the last of several nodes whose joined names are this name
+        # A name can join the names of several nodes: it means the tensor of the last one.
         name = self._plain(recorded)
         lengths = sorted({len(n) for n in self._nodes}, reverse=True)
         ends = {0: ""}  # position -> the last node up to there
@@ -103,7 +103,7 @@ def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> St
     chain: list[str] = []
     name = tensor
     while len(chain) < MAX_FUSED and name not in graph.outputs:
-        # the one node that reads it, or the Mul of x · sigmoid(x)
+        # `last` is the one node that reads the tensor, or the Mul of x · sigmoid(x).
         *inner, last = sorted(graph.readers.get(name, ()), key=graph.rank.__getitem__) or (-1,)
         between = list(flatten(graph.makes[i] for i in inner))
         leaves = any(n in graph.outputs or set(graph.readers.get(n, ())) != {last} for n in between)

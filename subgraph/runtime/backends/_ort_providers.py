@@ -25,7 +25,7 @@ CPU = "CPUExecutionProvider"
 SUFFIX = "ExecutionProvider"
 WEIGHTS = "session.model_external_initializers_file_folder_path"
 RECORD = "session.record_ep_graph_assignment_info"  # since 1.24
-# y = Relu(x) of one float, opset 13, as protobuf: does a provider take anything at all?
+# y = Relu(x) of one float, opset 13, as protobuf: it shows whether a provider takes any node.
 TINY = bytes.fromhex(
     "08073a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08"
     "080112040a020801620f0a0179120a0a08080112040a02080142040a00100d"

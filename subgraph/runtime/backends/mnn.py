@@ -160,7 +160,7 @@ class _Module:
                 code="backend.run-failed",
             )
         values: Values = {}
-        # copied while the variables live: `read` returns their memory
+        # `read` returns the memory of the variables: it is copied while they live.
         for port, value in zip(self._outputs, results, strict=True):
             shape = list(value.shape)
             if 0 in shape:  # `read` raises an error
@@ -190,7 +190,7 @@ def _convert(model: Path, path: Path) -> Path:
     words += [str(model), "--MNNModel", str(path)]
     tools.mnnconvert(words)
     if not path.is_file():
-        # again with its output captured; captured at first, it would be lost in a crash
+        # The second call captures the output. If the first one did, a crash would lose the output.
         printed = _capture_print(lambda: tools.mnnconvert(words), path.parent)
         reasons = [text for text in _REASON.findall(printed) if not text.startswith(_CHATTER)]
         raise Refused(

@@ -22,7 +22,7 @@ from subgraph.storage.tensors import Tensors, Values, find_dtype
 from subgraph.system import hardware
 from subgraph.types import Fields, JsonObject
 
-# the wheel of pnnx requires PyTorch, which its program does not need
+# The wheel of pnnx requires PyTorch, which its program does not need.
 RELEASES = ("ncnn", "0", "pnnx<={date}")
 OUTPUTS = ("float32", "float16")
 INPUTS = (*OUTPUTS, "int32", "int64")

@@ -100,10 +100,10 @@ def load(model: Path, options: Fields) -> Run:
     try:
         compiled = core.compile_model(str(model), device, config)
     except Exception:
-        # raises if the device or a property is at fault
+        # It raises an error if the device or a property is at fault.
         _computes_in(device, tuple(sorted(config.items())))
         raise
-    # the same position, since an input that is also an output has lost its name
+    # Inputs match by position, because an input that is also an output has lost its name.
     positions = {i: i for i in range(len(inputs))}
     if len(compiled.inputs) != len(inputs):  # unread inputs are gone
         names = {}
@@ -123,7 +123,7 @@ def load(model: Path, options: Fields) -> Run:
         for i, port in enumerate(outputs):
             tensor = request.get_output_tensor(i)
             is_bfloat16 = tensor.element_type == _import_runtime().Type.bf16
-            # the bits come as float16; a copy, since the next run overwrites its memory
+            # The bits come as float16, in memory that the next run overwrites.
             data = tensor.data.view(np.uint16) if is_bfloat16 else tensor.data
             array = data.copy()
             values[port.name] = array.view(find_dtype("bfloat16")) if is_bfloat16 else array
@@ -164,7 +164,7 @@ def _make_config(options: Fields) -> StringMap:
     config = {}
     number = _foreign.threads("openvino", options)
     if number and _find_device(options).startswith("CPU"):
-        # parallel processes must not be pinned to the same core
+        # Parallel processes must not be pinned to the same core.
         config = {THREADS: str(number), "ENABLE_CPU_PINNING": "NO"}
     if "precision" in options:
         config[HINT] = str(options["precision"])

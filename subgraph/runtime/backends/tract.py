@@ -46,7 +46,7 @@ def load(model: Path, options: Fields) -> Run:
         arrays = _foreign.input_arrays(feeds, inputs)
         values = {}
         for port, tensor in zip(outputs, built.run(arrays), strict=True):
-            # tract has another type for int64 values of shapes; releases before 0.23 have not
+            # Since 0.23, tract has another type for int64 values of shapes.
             if port.dtype == "int64" and hasattr(tensor, "convert_to"):
                 tensor = tensor.convert_to(tract.DatumType.I64)
             values[port.name] = tensor.to_numpy()

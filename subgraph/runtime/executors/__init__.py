@@ -153,7 +153,7 @@ def connect(spec: str, resources: Resources) -> Connection:
             executor = plugin.connect(address, resources) if plugin else _call_function(spec)
             _connected[key] = Connection(spec, executor, plugin)
             if len(_connected) == 1:
-                # without waiting: Python 3.12 starts no thread when it ends
+                # It does not wait, because Python 3.12 starts no thread when it ends.
                 atexit.register(close, wait=False)
         return _connected[key]
 

@@ -39,13 +39,13 @@ def connect(address: str, resources: Resources) -> Executor:
             super().shutdown(wait=wait and not cancel_futures)
             self._client.close(timeout=2)
 
-    # subcut reports lost tasks, without tracebacks
+    # subcut itself reports lost tasks, without tracebacks.
     for name in ("distributed", "distributed.client", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # files go by content if no file system is shared
+    # Files are sent by content if no file system is shared.
     warnings.filterwarnings("ignore", "Sending large graph")
     try:
-        # tls if Dask's own settings have it
+        # It is `tls` if Dask's own settings have it.
         scheme = dask.config.get("distributed.comm.default-scheme", "tcp")
         client = Client(f"{scheme}://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError) as e:

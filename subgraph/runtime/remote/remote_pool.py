@@ -210,7 +210,7 @@ class RemoteWorkers(Workers):
                     self._connection = executors.connect(
                         self.candidate.executor, self.candidate.resources
                     )
-        # others, such as distributed.KilledWorker, were tried often enough
+        # Tasks with other errors, such as distributed.KilledWorker, were tried often enough.
         elif not isinstance(error, (OSError, RuntimeError, ValueError)):
             raise Unreachable(
                 f"the worker was lost: {why}",

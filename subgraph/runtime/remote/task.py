@@ -14,7 +14,6 @@ import contextlib
 import json
 import platform
 import secrets
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
@@ -287,8 +286,6 @@ def _place(files: StringMap, content: FileMap, folder: Path) -> list[str]:
                 f"a file's name leads out of its folder: {name}", code="executor.unsafe-name"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            target.hardlink_to(store / key)  # onnxruntime follows no link out of the model's folder
-        except OSError:
-            shutil.copyfile(store / key, target)
+        # A symbolic link would not do: onnxruntime follows none out of the model's folder.
+        folders.link_or_copy(store / key, target)
     return missing
