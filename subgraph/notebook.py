@@ -23,7 +23,7 @@ from subgraph.inspection.drawn_network import make_network
 from subgraph.iterables import flatten
 from subgraph.questions.bisection.bisection import Bisection
 from subgraph.reports import text as text_report
-from subgraph.reports.html import plan_curve
+from subgraph.reports.html import draw_plan_curve
 from subgraph.results.plan import PlanDocument
 from subgraph.search import Findings, Step
 from subgraph.text import clean, clean_lines, count, list_some
@@ -139,7 +139,7 @@ def _(comparison: Comparison) -> str:
 def _(plan: PlanDocument) -> str:
     """Show the answer and, with a score, its curve over the number of places in float."""
     kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.result.kept or ())
-    curve = plan_curve(plan)
+    curve = draw_plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
     return f"<p>{_escape(plan.says)}</p>{drawn}{_wrap_scrolling(_format_plain(kept))}"
 

@@ -129,7 +129,7 @@ def _is_garbage(arrays: Iterable[Array]) -> bool:
 
 
 def _explain_form(expected: Arrays, given: Arrays) -> str:
-    """Return which type or shape the right values have."""
+    """Return the wrong shape or type of values that are right; "" if the values are wrong."""
     if not all(_is_near(expected[name], given[name]) for name in expected):
         return ""
     name = next(iter(expected))
@@ -158,8 +158,10 @@ def _explain_names(expected: Arrays, given: Arrays) -> str:
 
 
 def _explain_values(expected: Arrays, given: Arrays) -> str:
-    """Return the change that all outputs show: another layout, a line, a squashing function,
-    another byte order."""
+    """Return the change that all outputs show, as a sentence; "" without one.
+
+    It is another layout, a line, a squashing function or another byte order.
+    """
     for text, function in (("softmax", _compute_softmax), ("sigmoid", _compute_sigmoid)):
         if all(_is_near(function(expected[name]), given[name]) for name in expected):
             return f"{text} was applied to the outputs"

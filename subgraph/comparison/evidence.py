@@ -75,7 +75,7 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
 
 
 def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:
-    """Return why floats are no evidence."""
+    """Return why an output of floats is no evidence; "" if it is evidence."""
     reference, _ = pair.values
     if not reference.size:
         return "no value of it is finite"

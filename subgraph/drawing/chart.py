@@ -95,7 +95,7 @@ class Chart:
     """Pixels and SVG paths.
 
     Attributes:
-        strange: The height of the band for errors that are not finite; None without such errors.
+        strange: The y of the band for errors that are not finite; None without such errors.
         names: The names of nodes, below the axis.
         note: The lines of text in the chart.
         words: The label of the chart (`label`) and that of the x axis (`x`).

@@ -266,13 +266,13 @@ class Drawer:
         sizes = [(p.width, p.height) for p in pictures]
         body_words = [body.word for body, _ in inside]
         tensors = [name for _, name in network.sources[node]], network.makes[node]
-        at, frames = frame_bodies(sizes, body_words, tensors, self._title(node), room)
+        at, frames = frame_bodies(sizes, body_words, tensors, self._format_title(node), room)
         rows = zip(inside, pictures, frames, strict=True)
         return at, [
             _place_body(body, picture, f"#{node}", frame) for (body, _), picture, frame in rows
         ]
 
-    def _title(self, node: int) -> str:
+    def _format_title(self, node: int) -> str:
         """Return the text in the header of an open node."""
         label = omit_middle(clean(self.network.label(node)), MAX_NAME_COLUMNS)
         return f"{label} · {clean(self.network.ops[node])}"
@@ -376,7 +376,7 @@ class Drawer:
             y=round(y - item.height / 2, 1),
             width=round(item.left + item.right, 1),
             height=round(item.height, 1),
-            label=self._title(member) if inner and not group else cell.label,
+            label=self._format_title(member) if inner and not group else cell.label,
             detail=cell.detail,
             title=clean(group.key if group else network.label(member)),
             nodes=(*sorted([*nodes, *constants]), *nested),

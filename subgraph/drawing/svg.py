@@ -152,18 +152,18 @@ def _draw(layout: Layout, marks: Marks) -> list[str]:
         x, y = line.points[-1]
         path = f'<path class="line{bound}" d="{format_path(line)}"/>'
         tip = f'<path class="tip" d="M{x:g} {y:g}l-3.5 -6h7z"/>'
-        parts.append(f'<g class="edge">{_title(line.tensors)}{path}{tip}</g>')
+        parts.append(f'<g class="edge">{_draw_title(line.tensors)}{path}{tip}</g>')
     parts += [_draw_box(box, marks) for box in others]
     for line in layout.lines:
         if not line.text:
             continue
         classes, sign = ("type boundary", "◆ ") if _is_boundary(line, marks) else ("type", "")
-        text = f"{_title(line.tensors)}{sign}{_draw_text(line.text)}"
+        text = f"{_draw_title(line.tensors)}{sign}{_draw_text(line.text)}"
         parts.append(f'<text class="{classes}" x="{line.x:g}" y="{line.y + 4:g}">{text}</text>')
     for stub in layout.stubs:
         bound = ' class="boundary"' if _is_boundary(stub, marks) else ""
         text = f'<text{bound} x="{stub.x:g}" y="{stub.y:g}">{_draw_text(stub.text)}</text>'
-        parts.append(f'<g class="stub">{_title(stub.tensors)}{text}</g>')
+        parts.append(f'<g class="stub">{_draw_title(stub.tensors)}{text}</g>')
     return parts
 
 
@@ -172,7 +172,7 @@ def _draw_text(text: str) -> str:
     return escape(clean(text).replace("\ufffe", "").replace("\uffff", ""))
 
 
-def _title(names: Iterable[str]) -> str:
+def _draw_title(names: Iterable[str]) -> str:
     return f"<title>{_draw_text(list_some(list(names), MAX_TITLES))}</title>"
 
 
@@ -193,7 +193,7 @@ def _draw_box(box: Box, marks: Marks) -> str:
     radius = box.height / 2 if box.kind in ("input", "output") else CORNER_RADIUS
     key = _draw_text(box.key)
     parts = [
-        f'<g class="box {" ".join(classes)}" data-key="{key}">{_title([box.title])}',
+        f'<g class="box {" ".join(classes)}" data-key="{key}">{_draw_title([box.title])}',
         _draw_rect("frame", box.x, box.y, box.width, box.height, radius),
     ]
     if box.kind in FRAMES:

@@ -1,5 +1,5 @@
-"""Values of a tensor, of the reference and of a candidate → the cells of a heat map, the worst
-elements.
+"""The values of a tensor in the reference and in a candidate → the cells of a heat map, and the
+elements that differ most.
 
 Reference and candidate have one scale, so that equal values look alike; the difference has its own.
 Complexity: a few passes over the values.
@@ -120,18 +120,18 @@ def map_cells(reference: Array, candidate: Array | None, plane: int = 0) -> MapC
         return MapCells(matrix.shape, 0, 0, 0.0, "")
     cells = _reduce_to_cells(matrix)
     if candidate is None:
-        return MapCells(matrix.shape, len(cells), len(cells[0]), _scale(matrix), _pack(cells))
+        return MapCells(matrix.shape, len(cells), len(cells[0]), _find_scale(matrix), _pack(cells))
     candidate_matrix = _select_plane(_as_numbers(candidate), plane)
     far = _select_plane(_compute_difference(reference, candidate), plane)
     return MapCells(
         matrix.shape,
         len(cells),
         len(cells[0]),
-        _scale(matrix, candidate_matrix),
+        _find_scale(matrix, candidate_matrix),
         _pack(cells),
         _pack(_reduce_to_cells(candidate_matrix)),
         _pack(_reduce_to_cells(far)),
-        _scale(far),
+        _find_scale(far),
         int((far == 0).sum()),
     )
 
@@ -165,8 +165,8 @@ def _as_numbers(values: Array) -> Array:
 
 
 def _compute_difference(reference: Array, candidate: Array) -> Array:
-    """Return |a − b|; infinite if only one is NaN, or if Inf meets another value; 0 if both are
-    alike."""
+    """Return |a − b|; 0 if both are equal or NaN; infinite if one is NaN, or infinity meets another
+    value."""
     a = _as_numbers(reference)
     b = _as_numbers(candidate)
     with np.errstate(invalid="ignore"):
@@ -179,8 +179,7 @@ def _select_plane(values: Array, plane: int) -> Array:
     """Return a matrix: the last two axes at one index of the others; a vector in rows of
     `ROW_ELEMENTS`."""
     if values.ndim > 2:
-        matrix: Array = values.reshape(-1, *values.shape[-2:])[plane]
-        return matrix
+        return np.asarray(values.reshape(-1, *values.shape[-2:])[plane])
     if values.ndim == 2:
         return values
     flat = values.ravel()
@@ -189,7 +188,7 @@ def _select_plane(values: Array, plane: int) -> Array:
     return np.pad(flat, (0, -flat.size % ROW_ELEMENTS)).reshape(-1, ROW_ELEMENTS)
 
 
-def _scale(*matrices: Array) -> float:
+def _find_scale(*matrices: Array) -> float:
     """Return the largest finite magnitude; 0 without any."""
     return max(
         (float(abs(fine).max()) for m in matrices if (fine := m[np.isfinite(m)]).size), default=0.0
@@ -205,13 +204,13 @@ def _reduce_to_cells(matrix: Array) -> Array:
         np.linspace(0, n, min(n, MAX_MAP_CELLS) + 1).astype(int)[:-1] for n in matrix.shape
     )
 
-    def over(x: Array, reduction: Any) -> Array:
-        reduced: Array = reduction.reduceat(reduction.reduceat(x, rows, axis=0), columns, axis=1)
-        return reduced
+    def reduce_over(x: Array, reduction: Any) -> Array:
+        of_rows = reduction.reduceat(x, rows, axis=0)
+        return np.asarray(reduction.reduceat(of_rows, columns, axis=1))
 
-    high = over(fine, np.maximum)
-    low = over(fine, np.minimum)
-    return np.where(over(odd, np.logical_or), np.nan, np.where(high >= -low, high, low))
+    high = reduce_over(fine, np.maximum)
+    low = reduce_over(fine, np.minimum)
+    return np.where(reduce_over(odd, np.logical_or), np.nan, np.where(high >= -low, high, low))
 
 
 def _pack(cells: Array) -> str:

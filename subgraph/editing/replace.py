@@ -140,10 +140,9 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
 
 
 def _fits(ours: DeclaredType, theirs: DeclaredType) -> bool:
-    named = "undefined" not in (ours.dtype, theirs.dtype)
-    return ours.does_shape_fit(theirs) and not (
-        named and (ours.form, ours.dtype) != (theirs.form, theirs.dtype)
-    )
+    if "undefined" not in (ours.dtype, theirs.dtype) and ours[:2] != theirs[:2]:
+        return False
+    return ours.does_shape_fit(theirs)
 
 
 def _show(declared: DeclaredType) -> str:

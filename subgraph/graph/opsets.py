@@ -102,8 +102,8 @@ def list_schema_versions(op: str, domain: str) -> list[Any]:
 def find_newer_nodes(
     model: protobuf.ModelProto, version: int
 ) -> list[tuple[protobuf.NodeProto, int]]:
-    """Return the nodes, also in bodies and functions, that mean what a later version than this one
-    defines; and which."""
+    """Return the nodes, also in bodies and functions, whose meaning comes from a later version than
+    this one, each with that version."""
     opset = get_opset(model)
     standard = (node for node in iter_model_nodes(model) if node.domain in STANDARD)
     meant = ((node, _find_since(node.op_type, opset)) for node in standard)

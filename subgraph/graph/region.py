@@ -127,7 +127,7 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
         Selection(name, tuple(nodes), name)
         for name, nodes in graph.readers_of(graph.inputs).items()
     ]
-    ends = [_end(graph, text) for text in end] or [
+    ends = [_select_end(graph, text) for text in end] or [
         Selection(name, (graph.maker[name],), name) for name in graph.outputs if name in graph.maker
     ]
     if not starts or not ends:
@@ -187,7 +187,7 @@ def _list_labels(graph: Graph, selections: Iterable[Selection]) -> Strings:
     )
 
 
-def _end(graph: Graph, text: str) -> Selection:
+def _select_end(graph: Graph, text: str) -> Selection:
     selection = select(graph, text)
     if selection.tensor in graph.inputs:
         raise NoRegion(

@@ -111,9 +111,9 @@ class Trouble:
 
     Attributes:
         tensor: Its name.
-        kind: The way in which it does.
-        measured: Its values.
-        exponent: The tensor divided by 2 to this power is inside. None without a cure.
+        kind: The way in which it leaves the type.
+        measured: The range of its values.
+        exponent: The tensor divided by 2 to this power is in range. None without a cure.
     """
 
     tensor: str
@@ -151,15 +151,15 @@ class Overflow:
         ]
 
     def _judge(self, name: str, exponent: int = 0) -> TroubleKind | None:
-        """Return how a tensor leaves the type, divided by 2 to the power of an exponent."""
+        """Return how a tensor leaves the type, after a division by 2 to the power of an exponent;
+        None if it does not."""
         measured = self._ranges[name]
         ops = {self._graph.ops[i] for i in self._graph.readers.get(name, [])}
         largest = _divide(measured.largest, exponent)
         if largest > self._precision.largest:
             if ops and ops.issubset(BOUNDED):
                 return None
-            is_mask = self.is_mask(name) and name in self._made_of_large
-            if is_mask:
+            if self.is_mask(name) and name in self._made_of_large:
                 return TroubleKind.MASK
             return TroubleKind.OVERFLOW
         is_lost = 0 < _divide(measured.least, exponent) <= self._precision.half_step
@@ -182,8 +182,10 @@ class Overflow:
     # ------------------------------------------------------------ masks
 
     def is_mask(self, name: str) -> bool:
-        """Return whether only a Softmax or the like reads a tensor, so that all that counts of its
-        large values is that they are large."""
+        """Return whether only a Softmax or the like reads a tensor.
+
+        Its large values then only have to stay large.
+        """
         return name not in self._read_as_values
 
     def _find_made_of_large(self) -> set[str]:
@@ -317,9 +319,10 @@ class Scaling:
         return name in self._floats and i is not None and bool(self._rules[i])
 
     def _find_links(self) -> dict[str, list[tuple[int, str, float]]]:
-        """Return, by tensor, nodes, other tensors and their exponents for an exponent of 1.
+        """Return the tensors whose exponent follows from that of a tensor, by the latter.
 
-        These are tensors that one node reads and outputs. Of a product, the first factor has the
+        Each has the node that reads one of the two and outputs the other, and its exponent if that
+        of the tensor is 1. Of a product, the first factor has the
         exponent of the output, unless it is squared.
         """
         links = defaultdict[str, list[tuple[int, str, float]]](list)
@@ -337,7 +340,7 @@ class Scaling:
         return links
 
     def solve(self, seeds: Mapping[str, Exponent]) -> dict[str, Exponent] | None:
-        """Return the exponents that follow from those of some tensors; None if one is a
+        """Return the exponents that follow from those of some tensors; None if one of them is a
         fraction.
 
         Raises:
@@ -360,8 +363,8 @@ class Scaling:
     def iter_demands(
         self, exponents: Mapping[str, Exponent]
     ) -> Iterator[tuple[int, int, str, Exponent]]:
-        """Yield what is to be scaled: node, position of the input, tensor, and its exponent there,
-        if it is not the tensor's own.
+        """Yield the inputs that need another exponent than their tensor has: the node, the position
+        of the input, the tensor and the exponent.
 
         Raises:
             ValueError: A node does not pass the exponents of channels on.

@@ -41,8 +41,8 @@ from subgraph.reports._compared import (
     ReportedAnswer as ReportedAnswer,
     View as View,
     list_judged_tensors as list_judged_tensors,
+    make_precise_answer as make_precise_answer,
     make_view as make_view,
-    say_precise as say_precise,
 )
 from subgraph.reports._words import (
     cleaned as cleaned,

@@ -19,7 +19,7 @@ from subgraph.reports._compared import (
     ReportedAnswer,
     find_reason,
     list_origins,
-    say_precise,
+    make_precise_answer,
 )
 from subgraph.reports._words import (
     MAX_PIECES,
@@ -32,11 +32,11 @@ from subgraph.reports._words import (
     format_region,
     format_seconds,
     format_stderr,
+    format_title,
     is_everywhere,
     is_proven,
     join_with_and,
     list_indices,
-    title,
 )
 from subgraph.results.answer import NextCommand
 from subgraph.results.bisect import (
@@ -75,7 +75,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     Args:
         document: The result of a search.
     """
-    headline = _find_headline(document)
+    headline = _make_headline(document)
     if document.whole.flaky_tensors:
         headline = replace(headline, kind=AnswerKind.FLAKY, how="")
     findings = document.findings
@@ -93,7 +93,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
         headline,
         cost=f"{count(document.cost.trials, 'run')}, {format_seconds(document.cost.seconds)}",
         lines=lines,
-        further=[(title(f), list(describe_finding(f))) for f in findings[1:]],
+        further=[(format_title(f), list(describe_finding(f))) for f in findings[1:]],
         next=list(_iter_next(document)),
     )
 
@@ -107,18 +107,18 @@ def add_answer(document: BisectDocument) -> BisectDocument:
 # ------------------------------------------------------------ headline
 
 
-def _find_headline(document: BisectDocument) -> ReportedAnswer:
+def _make_headline(document: BisectDocument) -> ReportedAnswer:
     """Return the kind of the answer, the place and the number of nodes."""
     findings = document.findings
     whole = document.whole.verdict
     if document.agree:
-        return ReportedAnswer(AnswerKind.RIGHT, _say_agreement(document))
+        return ReportedAnswer(AnswerKind.RIGHT, _format_agreement(document))
     if document.search.outcome == "pinned":
         return ReportedAnswer(AnswerKind.REFUSED, PINNED_ALONE)
     if document.search.outcome is Outcome.ELSEWHERE:
         return ReportedAnswer(AnswerKind.WRONG, "not in the region that was searched")
     if document.whole.precise:
-        return say_precise(document.setup.candidate.name, document.whole.precise)
+        return make_precise_answer(document.setup.candidate.name, document.whole.precise)
     if not findings:
         return ReportedAnswer(AnswerKind.INCONCLUSIVE, whole.why or "nothing was compared")
     if document.search.outcome is Outcome.UNRESOLVED and whole.status is Status.FAIL:
@@ -127,15 +127,15 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
     each_rounds = all(f.cause.rounding and find_innermost(f) == [f] for f in findings)
     is_known_error = whole.signature in NUMBERS
     if each_rounds and is_known_error and kinds != {FindingKind.ACCUMULATED}:
-        return ReportedAnswer(AnswerKind.ROUNDING, _say_rounding(document))
-    headline = _say_findings(document)
+        return ReportedAnswer(AnswerKind.ROUNDING, _format_rounding(document))
+    headline = _make_findings_headline(document)
     is_known = kinds != {FindingKind.UNRESOLVED}
     if is_known and (whole.status is Status.AGREE or (whole.mute and whole.status != Status.FAIL)):
         return replace(headline, what=f"{headline.what}; the outputs agree")
     return headline
 
 
-def _say_agreement(document: BisectDocument) -> str:
+def _format_agreement(document: BisectDocument) -> str:
     """Return the text about a model that agrees: the outputs and tensors that were compared."""
     within = f"within {document.setup.candidate.precision} rounding"
     claimed = document.search.outcome is Outcome.CLAIMED
@@ -154,7 +154,7 @@ def _say_agreement(document: BisectDocument) -> str:
     return describe_agreement(looked_at.inner, looked_at.disturbance, mute, right, where)
 
 
-def _say_rounding(document: BisectDocument) -> str:
+def _format_rounding(document: BisectDocument) -> str:
     """Return the headline if every finding is rounding: no node is a culprit."""
     findings = [f for f in document.findings if not is_everywhere(f)]
     shared = [[c.node for c in f.effect.contributors or ()] or f.nodes for f in findings]
@@ -165,7 +165,7 @@ def _say_rounding(document: BisectDocument) -> str:
     return "; ".join([cause, *most])
 
 
-def _say_findings(document: BisectDocument) -> ReportedAnswer:
+def _make_findings_headline(document: BisectDocument) -> ReportedAnswer:
     """Return the headline of findings: all places if they are few, else the first one."""
     findings = document.findings
     total = count(_count_searched(document), "node")
@@ -175,17 +175,17 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
     )
     if is_certain and 1 < len(findings) <= MAX_PIECES:
         wrong = len(set(flatten(map(list_indices, findings))))
-        places = "; ".join(map(_say_place, findings))
+        places = "; ".join(map(_format_place, findings))
         size = f"{wrong} of {total} in {len(findings)} places"
-        return _fails(_name_failures(document), _add_run(document, places), size)
-    headline = _say_first(document)
+        return _make_failure_headline(_name_failures(document), _add_run(document, places), size)
+    headline = _make_first_headline(document)
     if len(findings) == 1:
         return headline
     more = count(len(findings) - 1, "more finding")
     return replace(headline, what=f"{headline.what}; {more}")
 
 
-def _say_first(document: BisectDocument) -> ReportedAnswer:
+def _make_first_headline(document: BisectDocument) -> ReportedAnswer:
     """Return the headline of the first finding."""
     finding = document.findings[0]
     whole = document.whole.verdict
@@ -194,26 +194,28 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
         row = misreads[0]
         read = row.ours.removeprefix(READS)
         what = f"{row.node} reads {row.misread} in the candidate's model, and {read} in ours"
-        return _fails(name_failure(whole.signature, whole.process), what)
+        return _make_failure_headline(name_failure(whole.signature, whole.process), what)
     if finding.kind is FindingKind.UNRESOLVED:
         why = finding.cause.reason or ""
         if whole.status is Status.FAIL:
             how = name_failure(whole.signature, whole.process)
-            return _fails(how, f"cause not found: {why}")
+            return _make_failure_headline(how, f"cause not found: {why}")
         return ReportedAnswer(AnswerKind.INCONCLUSIVE, why)
     if finding.kind is FindingKind.FLAKY:
         rate = format_percent(finding.run.rate)
         return ReportedAnswer(AnswerKind.FLAKY, f"{format_region(finding)} fails in {rate} of runs")
     if finding.kind is FindingKind.ACCUMULATED or is_everywhere(finding):
-        return ReportedAnswer(AnswerKind.WRONG, title(finding))
+        return ReportedAnswer(AnswerKind.WRONG, format_title(finding))
     if misread := describe_wrong_input(finding):
         return ReportedAnswer(AnswerKind.WRONG, f"{misread}; seen at {format_region(finding)}")
     most = "" if finding.certified or len(finding.nodes) == 1 else "at most "
     size = f"{most}{len(list_indices(finding))} of {count(_count_searched(document), 'node')}"
-    return _fails(_name_failures(document), _add_run(document, _say_place(finding)), size)
+    return _make_failure_headline(
+        _name_failures(document), _add_run(document, _format_place(finding)), size
+    )
 
 
-def _fails(verb: str, what: str, size: str = "") -> ReportedAnswer:
+def _make_failure_headline(verb: str, what: str, size: str = "") -> ReportedAnswer:
     """Return the answer for a candidate that fails in this way."""
     kind = AnswerKind.REFUSED if verb == AnswerKind.REFUSED else AnswerKind.WRONG
     return ReportedAnswer(kind, what, size, how=verb)
@@ -238,7 +240,7 @@ def _add_run(document: BisectDocument, place: str) -> str:
     return f"{place}, {since}" if since else place
 
 
-def _say_place(finding: FindingDocument) -> str:
+def _format_place(finding: FindingDocument) -> str:
     """Return a finding's region and the regions in its body: `loop1 (Loop), in it a (Neg)`."""
     inner = find_innermost(finding)
     place = f"{format_region(finding)}{describe_repeats(finding)}"
@@ -361,7 +363,7 @@ def iter_insides(found: InsideDocument | None, signature: Signature | None) -> I
     if found.iteration is not None:
         where += f", wrong from iteration {found.iteration} of {found.iterations} on"
     if not found.findings:
-        yield f"{where}: {found.why or _say_body(found, signature)}"
+        yield f"{where}: {found.why or _format_body(found, signature)}"
     why = f"; {found.why}" if found.why else ""
     for inner in found.findings:
         is_open = inner.kind == FindingKind.UNRESOLVED
@@ -371,7 +373,7 @@ def iter_insides(found: InsideDocument | None, signature: Signature | None) -> I
         yield from iter_insides(inner.inside, inner.signature)
 
 
-def _say_body(found: InsideDocument, signature: Signature | None) -> str:
+def _format_body(found: InsideDocument, signature: Signature | None) -> str:
     """Return what a search that found nothing in a body means for the node."""
     if found.outcome not in (Outcome.AGREE, Outcome.CLAIMED):
         return "nothing was established"
@@ -469,13 +471,13 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
     conclusion = next((find_evidence(finding)[0] for finding in document.findings), "")
     is_typed = document.command.startswith("subcut ")
     if document.search.stopped and is_typed:
-        yield NextCommand("continue", _retype(document, "--max-time", "--max-trials"))
+        yield NextCommand("continue", _list_typed_arguments(document, "--max-time", "--max-trials"))
     case = next((finding.case for finding in document.findings if finding.case), None)
     if case:
         yield from _iter_next_of_case(document, case, conclusion)
     if not is_typed or about.backend in DEVICES:
         return
-    words = _retype(document)
+    words = _list_typed_arguments(document)
     if precise := document.whole.precise:
         spec = about.name
         joint = "," if split_spec(spec)[1] else ":"
@@ -501,7 +503,7 @@ def _iter_next_of_case(
         yield NextCommand("run it again", make_replay_command(document, case))
     if healing and about.backend not in DEVICES and not about.is_function:
         trial = ["bisect", healing.model, "-i", str(Path(case) / "inputs"), "-c", about.name]
-        yield NextCommand("try the cure", ["subcut", *trial, *_make_criterion_words(document)])
+        yield NextCommand("try the cure", ["subcut", *trial, *_list_criterion_arguments(document)])
     if "not a bug: " not in conclusion:
         bundled = str(Path(case).parent) if healing else case
         yield NextCommand("for a bug report", ["subcut", "bundle", bundled])
@@ -516,14 +518,18 @@ def _iter_plans(document: BisectDocument, conclusion: str) -> Iterator[NextComma
         for finding in document.findings
     )
     if (adds_up or conclusion.startswith(COARSE)) and other_model and other_model.nodes:
-        plan = _retype(document)[2:]
+        plan = _list_typed_arguments(document)[2:]
     elif conclusion.startswith(RANGE) and not other_model:
-        plan = [*_retype(document, "-c", "--candidate", "--precision")[2:], "--to", "fp16"]
+        plan = [
+            *_list_typed_arguments(document, "-c", "--candidate", "--precision")[2:],
+            "--to",
+            "fp16",
+        ]
     if plan:
         yield NextCommand("what must stay in float", ["subcut", "plan", *plan])
 
 
-def _retype(document: BisectDocument, *omitted: str) -> list[str]:
+def _list_typed_arguments(document: BisectDocument, *omitted: str) -> list[str]:
     """Return the arguments of the typed command, without output options and without these, each
     of which has a value."""
     arguments = []
@@ -550,10 +556,10 @@ def make_replay_command(document: BisectDocument, case: str) -> list[str]:
     runs_commands = any(step in about.options for step in _read_constant(about, "COMMANDS") or ())
     is_code = about.backend.endswith(".py") or runs_commands or _read_constant(about, "SCRIPT")
     spec = ["-c", about.name] if is_code else []
-    return ["subcut", "replay", case, *spec, *_make_criterion_words(document)]
+    return ["subcut", "replay", case, *spec, *_list_criterion_arguments(document)]
 
 
-def _make_criterion_words(document: BisectDocument) -> list[str]:
+def _list_criterion_arguments(document: BisectDocument) -> list[str]:
     """Return the option for the criterion, without which the candidate may agree."""
     criterion = document.setup.criterion
     if criterion == "noise":

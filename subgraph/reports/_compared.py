@@ -130,12 +130,12 @@ class View:
 
 def list_origins(finding: FindingDocument) -> list[str]:
     """Return the modules and lines of user code that nodes are from, in one line; [] if unknown."""
-    lines = (str(source) for source in finding.place.sources or () if source)
-    origins = drop_repeats(filter(None, lines))
+    texts = (str(source) for source in finding.place.sources or () if source)
+    origins = drop_repeats(filter(None, texts))
+    if not origins:
+        return []
     more = f"; and {len(origins) - MAX_SOURCES} more" if len(origins) > MAX_SOURCES else ""
-    if origins:
-        return [f"from {'; '.join(origins[:MAX_SOURCES])}{more}"]
-    return []
+    return [f"from {'; '.join(origins[:MAX_SOURCES])}{more}"]
 
 
 def make_view(document: ComparedDocument) -> View:
@@ -143,27 +143,34 @@ def make_view(document: ComparedDocument) -> View:
     status = STATUS_BY_EXIT_CODE.get(document.exit_code, Status.UNRESOLVED)
     answer = replace(parse_headline(document.says, document.exit_code), next=_list_next(document))
     if isinstance(document, ComparisonDocument):
-        bad = document.tensors.first_bad
-        if bad:
-            likenesses = [f"{bad.tensor} looks like: {likeness}" for likeness in bad.looks_like]
-        else:
-            likenesses = []
-        lines = []
-        for row in document.tensors.rows:
-            cells = [_make_cell(row.in_place), _make_cell(row.alone)]
-            place = (row.index, row.node, row.op, row.tensor)
-            lines.append(TensorLine(*place, cells, str(row.source or ""), row.computed_by or ""))
-        return View(
-            kind="compare",
-            answer=answer,
-            status=status,
-            facts=[*_iter_comparison_facts(document), *_iter_facts(document)],
-            notes=[*likenesses, *document.notes],
-            columns=["in place", "alone"],
-            lines=lines,
-            left_out=[],
-            findings=(),
-        )
+        return _make_comparison_view(document, answer, status)
+    return _make_recorded_view(document, answer, status)
+
+
+def _make_comparison_view(
+    document: ComparisonDocument, answer: ReportedAnswer, status: Status
+) -> View:
+    bad = document.tensors.first_bad
+    likenesses = [f"{bad.tensor} looks like: {text}" for text in bad.looks_like] if bad else []
+    lines = []
+    for row in document.tensors.rows:
+        cells = [_make_cell(row.in_place), _make_cell(row.alone)]
+        place = (row.index, row.node, row.op, row.tensor)
+        lines.append(TensorLine(*place, cells, str(row.source or ""), row.computed_by or ""))
+    return View(
+        kind="compare",
+        answer=answer,
+        status=status,
+        facts=[*_iter_comparison_facts(document), *_iter_facts(document)],
+        notes=[*likenesses, *document.notes],
+        columns=["in place", "alone"],
+        lines=lines,
+        left_out=[],
+        findings=(),
+    )
+
+
+def _make_recorded_view(document: RecordedDocument, answer: ReportedAnswer, status: Status) -> View:
     recordings = document.recordings
     several = len(recordings) > 1
     columns = [run.name for run in recordings]
@@ -387,7 +394,7 @@ class ReportedAnswer:
         return SIGNS[self.kind]
 
 
-def say_precise(name: str, precise: PreciseSetting) -> ReportedAnswer:
+def make_precise_answer(name: str, precise: PreciseSetting) -> ReportedAnswer:
     """Return the answer for a candidate whose outputs agree with a setting of its runtime alone."""
     computes = f"{name} computes in {precise.computes_in}"
     return ReportedAnswer(AnswerKind.ROUNDING, f"{computes}; {precise.says}")

@@ -131,7 +131,7 @@ def _wrap(start: str, text: str, columns: int) -> list[str]:
     )
 
 
-def first_lines(document: Document) -> dict[str, object] | None:
+def list_first_lines(document: Document) -> dict[str, object] | None:
     """Return what a page shows next to the network; None for a document of another kind.
 
     The headline, the lines of each finding, and what follows.

@@ -168,7 +168,7 @@ def format_nodes(nodes: Sequence[str], ops: Sequence[str]) -> str:
     return "the whole model"
 
 
-def title(finding: FindingDocument) -> str:
+def format_title(finding: FindingDocument) -> str:
     """Return a finding in one line, without its numbers."""
     kind = finding.kind
     place = format_region(finding)

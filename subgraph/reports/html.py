@@ -95,7 +95,8 @@ def render(document: BisectDocument) -> str:
         "places": places,
         "depth": _make_depth_chart(shown),
         "findings": [
-            _make_view(finding, number, *drawing) for number, (finding, drawing) in numbered
+            _make_finding_fields(finding, number, *drawing)
+            for number, (finding, drawing) in numbered
         ],
     }
     return _render_page(TEMPLATE, f"{shown.model.file}: {reported.says}", about)
@@ -196,7 +197,7 @@ def _make_curve(shown: PlanDocument) -> chart.Chart | None:
     return None
 
 
-def plan_curve(document: PlanDocument) -> str:
+def draw_plan_curve(document: PlanDocument) -> str:
     """Return the curve of a plan as SVG, without a style; "" without a curve."""
     curve = _make_curve(cleaned(document))
     macros: Any = _make_environment().get_template("_macros.jinja").module
@@ -297,7 +298,7 @@ def _make_environment() -> Environment:
     return environment
 
 
-def _make_view(
+def _make_finding_fields(
     finding: FindingDocument, number: int, heading: str, lines: Sequence[tuple[str, str]]
 ) -> dict[str, object]:
     """Return a finding with the words, drawing and charts of the template."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from subgraph.reports._answer import answer, find_evidence
 from subgraph.reports._compared import ComparedDocument, make_view
-from subgraph.reports._words import cleaned, format_outcome, format_region, title
+from subgraph.reports._words import cleaned, format_outcome, format_region, format_title
 from subgraph.results.bisect import BisectDocument
 from subgraph.search.oracle import FindingKind
 from subgraph.verdict import Status
@@ -29,7 +29,9 @@ def render(document: BisectDocument) -> str:
         status = Status.UNRESOLVED if is_open else Status.FAIL
         conclusion, reasons = find_evidence(finding)
         name = f"{number}. {finding.kind}: {format_region(finding)}"
-        cases.append(_make_case(name, status, title(finding), "\n".join([conclusion, *reasons])))
+        cases.append(
+            _make_case(name, status, format_title(finding), "\n".join([conclusion, *reasons]))
+        )
     return _format_suite(f"subcut bisect {shown.model.file}", cases)
 
 

@@ -8,9 +8,9 @@ from subgraph.reports._text import (
     COLUMNS as COLUMNS,
     IN_PLACE as IN_PLACE,
     MAX_LINES as MAX_LINES,
-    first_lines as first_lines,
     format_cell as format_cell,
     format_table as format_table,
+    list_first_lines as list_first_lines,
     render as render,
     render_compared as render_compared,
 )

@@ -35,7 +35,7 @@ from subgraph.inspection.validate import explain_refusal
 from subgraph.iterables import drop_repeats, group_values
 from subgraph.log import log
 from subgraph.origins.source import Source, find_source
-from subgraph.reports import PINNED_ALONE, AnswerKind, ReportedAnswer, say_precise
+from subgraph.reports import PINNED_ALONE, AnswerKind, ReportedAnswer, make_precise_answer
 from subgraph.results.answer import NextCommand
 from subgraph.results.common import (
     Agreement,
@@ -354,7 +354,7 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
         named = tensors if bad else "no tensor"
         what = f"{named} in place or alone"
         if full.precise:
-            found = say_precise("the candidate", full.precise)
+            found = make_precise_answer("the candidate", full.precise)
             return replace(found, what=f"{found.what}; {what}")
         since = f" {describe_run(whole.from_run)}" if whole.from_run else ""
         how = f"{name_failure(whole.signature, whole.process)}{since}"

@@ -42,8 +42,8 @@ from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.summary import summarize_file, summarize_weight
 from subgraph.iterables import flatten, ungroup
 from subgraph.origins.source import find_source
-from subgraph.reports.html import plan_curve
-from subgraph.reports.text import first_lines
+from subgraph.reports.html import draw_plan_curve
+from subgraph.reports.text import list_first_lines
 from subgraph.results.bisect import InsideDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.storage import folders
@@ -515,8 +515,8 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
         "folders": [rel for path, _ in places if (rel := session.files.find_name(path))],
         "report": session.files.find_name(linked.report),
         "kept": _number_nodes(session, flatten(place.nodes for place in linked.kept or ())),
-        "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
-        "said": first_lines(found) if found else None,
+        "curve": draw_plan_curve(found) if isinstance(found, PlanDocument) else "",
+        "said": list_first_lines(found) if found else None,
         "prefix": prefix,
         "inner_reports": [
             [rel for i in of if (rel := session.files.find_name(i.report))] for of in inner

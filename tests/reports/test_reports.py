@@ -39,7 +39,7 @@ from subgraph.documents import from_json, make_schema, to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import add_answer, answer, cleaned, render_document, text as text_form
 from subgraph.reports._answer import SEARCH_OPTIONS
-from subgraph.reports.text import first_lines
+from subgraph.reports.text import list_first_lines
 from subgraph.results import find_type, parse
 from subgraph.results.bisect import BisectDocument
 from subgraph.system import quote
@@ -171,7 +171,7 @@ def test_departure_is_named() -> None:
 def test_the_first_lines_on_a_page_are_those_of_the_terminal(name: str) -> None:
     """A finding's reason, and what to do next; of a comparison the totals as well."""
     document = ALL[name]()
-    found = first_lines(parse(document))
+    found = list_first_lines(parse(document))
     printed = " ".join(render("text", document).split())
     assert found is not None
     headline = " ".join(str(found["headline"]).split())

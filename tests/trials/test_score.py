@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from subgraph import plugins
-from subgraph.comparison.scores._text import edit_distance
+from subgraph.comparison.scores._text import compute_edit_distance
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.results.common import ScoreDocument
@@ -166,9 +166,9 @@ def test_cer_and_wer() -> None:
 
 @given(st.text("ab", max_size=6), st.text("ab", max_size=6), st.text("ab", max_size=6))
 def test_law_edits_are_a_distance(a: str, b: str, c: str) -> None:
-    assert (edit_distance(a, b) == 0) == (a == b)
-    assert edit_distance(a, b) == edit_distance(b, a) <= max(len(a), len(b))
-    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+    assert (compute_edit_distance(a, b) == 0) == (a == b)
+    assert compute_edit_distance(a, b) == compute_edit_distance(b, a) <= max(len(a), len(b))
+    assert compute_edit_distance(a, c) <= compute_edit_distance(a, b) + compute_edit_distance(b, c)
 
 
 def test_sqnr() -> None:

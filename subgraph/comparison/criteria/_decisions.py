@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from subgraph.comparison.criteria import Ranking
-from subgraph.comparison.criteria._slices import find_probability_axis, log_probability_axis
+from subgraph.comparison.criteria._slices import find_log_probability_axis, find_probability_axis
 from subgraph.types import Array, frozen
 
 # Classes of logits; detectors have fewer, whose winners mean nothing where no object is.
@@ -30,7 +30,7 @@ def find_class_axis(name: str, values: Array) -> int | None:
     of an output whose name holds "logits", if it is a vocabulary, of 1,000 classes or more. Scores
     of other outputs are left alone: most axes have no winner that anyone reads.
     """
-    for find in (find_probability_axis, log_probability_axis):
+    for find in (find_probability_axis, find_log_probability_axis):
         if (axis := find(values)) is not None:
             return axis
     vocabulary = "logits" in name.lower() and values.ndim > 1 and values.shape[-1] >= MIN_VOCABULARY

@@ -143,7 +143,7 @@ def find_probability_axis(values: Array) -> int | None:
     return _find_last_axis(values, [a for a, n in enumerate(values.shape) if n > 1])
 
 
-def log_probability_axis(values: Array) -> int | None:
+def find_log_probability_axis(values: Array) -> int | None:
     """Return the axis along which exp(values) are a distribution, as after LogSoftmax, or None."""
     if not values.size or not -np.inf < values.max() <= MAX_SUM_ERROR:
         return None

@@ -345,7 +345,7 @@ def _judge_no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
         and not noise.depends_on_choice()
         and noise.op_type() in QUANTIZERS | CARRIERS
     ):
-        return _steps(pair, pairs)
+        return _judge_steps(pair, pairs)
     most = max(p.changed for p in pairs)
     one = 0 if noise.depends_on_choice() and not most and pair.size < MIN_ELEMENTS else 1
     allowed = int(MAX_SHARE * most + one)
@@ -409,7 +409,7 @@ def _judge_nearest_codes(
     return agree(why) if count <= most else fail(why)
 
 
-def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:
+def _judge_steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:
     """Judge steps that the region itself makes, and what perturbed runs make of them: a value may
     take the next one anywhere, and others where perturbed runs show as many, or in `spare` elements
     more. `own`: steps that no run shows."""
@@ -443,7 +443,7 @@ def _judge_codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     if any(run.reference.shape != run.candidate.shape for run in runs):
         return SHAPE_VARIES
     moved = max(run.error for run in runs)
-    steps = _steps(pair, runs, own=1, spare=int(moved > 0))
+    steps = _judge_steps(pair, runs, own=1, spare=int(moved > 0))
     spread = float(np.ptp(pair.reference.astype(np.int64)))
     if steps.agrees and context.is_model_output and moved > CAP[Precision.INT8] * spread:
         part = moved / (spread or 1.0)

@@ -19,7 +19,7 @@ Units = list[Hashable]
 NO_CLASS = -1  # of a step with NaN: it equals nothing
 
 
-def right_share(
+def compute_right_share(
     outputs: Sequence[Fields],
     truth: Sequence[Fields],
     split: Callable[[str], Sequence[str]],
@@ -49,7 +49,7 @@ def right_share(
             "the labels are text, the output is numbers: give numbers, `3 5 7`, or your own"
             " function"
         )
-    edits = sum(edit_distance(f, w) for f, w in zip(units, wanted, strict=True))
+    edits = sum(compute_edit_distance(f, w) for f, w in zip(units, wanted, strict=True))
     return 1 - edits / max(1, sum(map(len, wanted)))
 
 
@@ -82,11 +82,11 @@ def _split_units(value: Any, split: Callable[[str], Sequence[str]], blank: int |
     return [int(v) for v in best[new & (best != blank)]]
 
 
-def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+def compute_edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """Return the fewest units to insert, leave out or change. Complexity: the product of the
     lengths.
 
-    >>> edit_distance("kitten", "sitting")
+    >>> compute_edit_distance("kitten", "sitting")
     3
     """
     row = list(range(len(b) + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from subgraph.comparison.scores._text import right_share
+from subgraph.comparison.scores._text import compute_right_share
 from subgraph.types import Fields
 
 TEXT = True  # labels may be text
@@ -13,4 +13,4 @@ TEXT = True  # labels may be text
 
 def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     """Score the first output; a number represents one of the letters."""
-    return right_share(outputs, truth, list)
+    return compute_right_share(outputs, truth, list)

@@ -88,7 +88,8 @@ class RegionModel:
         return None
 
     def element(self, name: str) -> int:
-        """Return the TensorProto.DataType; 0 for what is not a tensor, or is unknown."""
+        """Return the TensorProto.DataType of a tensor; 0 if it is unknown, or the value is not a
+        tensor."""
         if name in self.constants:
             return int(self.constants[name].data_type)
         if name in self.types:
@@ -153,13 +154,16 @@ def get_argument(node: NodeProto, position: int) -> str:
     return ""
 
 
-def title(node: NodeProto) -> str:
-    """Return the name of a node in words."""
+def format_node_title(node: NodeProto) -> str:
+    """Return the name of a node for users; without a name, its operator and first output."""
     return str(node.name or f"{node.op_type} of '{next(filter(None, node.output), '')}'")
 
 
 def find_reduced_axes(source: RegionModel, node: NodeProto) -> list[int] | None:
-    """Return the axes of a reduction, all for none given, not negative; None if unknown."""
+    """Return the axes of a reduction, none of them negative; None if they are unknown.
+
+    A reduction without axes has all axes.
+    """
     rank = source.rank(node.input[0])
     axes_input = get_argument(node, 1)
     if rank is None or (axes_input and source.value(axes_input) is None):
@@ -204,7 +208,7 @@ class Substitution:
     def node(
         self, op: str, inputs: Sequence[str], output: str = "", domain: str = "", **attributes: Any
     ) -> str:
-        """Append a node of one output; its name."""
+        """Append a node of one output; return the name of the output."""
         output = output or self.name(op)
         present = {k: v for k, v in attributes.items() if v is not None}
         name = self.name(f"{op}_node")
@@ -250,7 +254,8 @@ class Substitution:
         return self._new[self._at][-1]
 
     def weight(self, array: Any, dtype: int | None = None) -> str:
-        """Add an initializer; its name. `dtype`: element type, if it is not the array's."""
+        """Add an initializer; return its name. `dtype`: the element type, if it is not the
+        array's."""
         array = np.asarray(array)
         if dtype:
             array = array.astype(helper.tensor_dtype_to_np_dtype(dtype))
@@ -258,28 +263,31 @@ class Substitution:
         return str(self._weights[-1].name)
 
     def drop(self, index: int) -> None:
-        """Leave a node out."""
+        """Omit a node."""
         self._new[index] = []
 
     def reduce(
         self, op: str, x: str, axes: Sequence[int], output: str = "", keepdims: int | None = 1
     ) -> str:
-        """Append a reduction, Squeeze or Unsqueeze with the axes as the opset has them."""
+        """Append a reduction, Squeeze or Unsqueeze with the axes as the opset has them; return the
+        name of its output."""
         if self.opset >= AXES_INPUT.get(op, 18):
             return self.node(op, [x, self.integers(axes)], output, keepdims=keepdims)
         return self.node(op, [x], output, axes=list(axes), keepdims=keepdims)
 
     def integers(self, values: Sequence[int]) -> str:
-        """Add an initializer of int64 in one dimension; its name."""
+        """Add an initializer of int64 in one dimension; return its name."""
         return self.weight(np.array(values, np.int64))
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
-        """Return a Reshape node."""
+        """Append a Reshape node; return the name of its output."""
         return self.node("Reshape", [x, self.integers(shape)], output)
 
     def never(self) -> str:
-        """Return a condition that never holds, which is computed from an input, so that nothing can
-        know it; "" without such an input."""
+        """Return a condition that is never true; "" if no input has numbers.
+
+        It is computed from an input, so that no optimizer can evaluate it.
+        """
         inputs = (v.name for v in self.source.model.graph.input)
         number_inputs = (n for n in inputs if self.source.element(n) in (*FLOATS, *INTEGERS))
         number = next((n for n in number_inputs if n not in self.source.constants), "")
@@ -294,8 +302,8 @@ class Substitution:
         return self._never
 
     def always(self, x: str, other: str, y: str = "") -> str:
-        """Return the first of two tensors, by a Where of which nothing can know that it
-        takes it."""
+        """Append a Where that always selects the first of two tensors, as no optimizer can see;
+        return the name of its output."""
         return self.node("Where", [self.never(), other, x], y)
 
     def other(self, element: int) -> str:
@@ -355,7 +363,7 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, Mode
                 words = here
                 own = FIXED if source.any_shape and source.fixed else ""
                 fixed = fixed or own
-                fits.append((i, f"{here} {title(node)}{own}"))
+                fits.append((i, f"{here} {format_node_title(node)}{own}"))
         for i, text in fits if len(fits) <= MAX_ALONE else ():
             yield text, _substitute(source, form, [i])
         if len(fits) > 1:

@@ -254,7 +254,7 @@ def list_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[S
     opsets = read_imports(graph.model)
     typed_nodes = cache(lambda: index_by_name(load_types().graph.node))
 
-    def body_types(path: NodePath) -> Types:
+    def find_body_types(path: NodePath) -> Types:
         node = typed_nodes()[f"#{path[0]}"]
         for k, j in zip(path[1:-1:2], path[2::2], strict=True):
             node = list(list_bodies(node))[k].node[j]
@@ -273,7 +273,7 @@ def list_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[S
         None,
         cache(lambda: load_types().declared | load_types().inferred),
     )
-    scopes = [*_iter_scopes(main, (), body_types)]
+    scopes = [*_iter_scopes(main, (), find_body_types)]
     for f in graph.functions.values():
         scope = Scope(
             graph,
@@ -281,12 +281,12 @@ def list_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[S
             ".".join(filter(None, (f.domain, f.name, f.overload))),
             opsets | read_imports(f),
         )
-        scopes += _iter_scopes(scope, None, body_types)
+        scopes += _iter_scopes(scope, None, find_body_types)
     return scopes
 
 
 def _iter_scopes(
-    scope: Scope, path: NodePath | None, body_types: Callable[[NodePath], Types]
+    scope: Scope, path: NodePath | None, find_body_types: Callable[[NodePath], Types]
 ) -> Iterator[Scope]:
     """Yield a scope, with its nodes, and those of its bodies; `path` is None in a function."""
     yield scope
@@ -295,11 +295,11 @@ def _iter_scopes(
     for node in scope.nodes:  # labels, which name the bodies, depend on all nodes
         for k, (name, body) in enumerate(iter_named_bodies(node.proto)):
             body_path = None if path is None else (*path, node.position, k)
-            load_types = cache(partial(body_types, body_path)) if body_path else dict
+            load_types = cache(partial(find_body_types, body_path)) if body_path else dict
             inner = Scope(
                 scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types
             )
-            yield from _iter_scopes(inner, body_path, body_types)
+            yield from _iter_scopes(inner, body_path, find_body_types)
 
 
 @frozen
