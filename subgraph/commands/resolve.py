@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
     from subgraph.trials.candidate_runtime import CandidateRuntime
     from subgraph.trials.open_trials import Setup
-    from subgraph.trials.score import Wanted
+    from subgraph.trials.score import ScoreGoal
 
 T = TypeVar("T")
 MODULE = "torch:"  # how the SPEC of a PyTorch module begins
@@ -555,16 +555,16 @@ def require_positive_number(option: str, text: str | float | None) -> float | No
     return value
 
 
-def read_score(options: ScoreOptions) -> Wanted | None:
+def read_score(options: ScoreOptions) -> ScoreGoal | None:
     """Return the score that judges, with its limit; None if the criterion does.
 
     Raises:
-        UsageError: as `make_wanted`; a number cannot be read.
+        UsageError: as `make_score_goal`; a number cannot be read.
     """
-    from subgraph.trials.score import make_wanted
+    from subgraph.trials.score import make_score_goal
 
     least = require_positive_number("--at-least", options.at_least)
-    return make_wanted(options.score, options.drop, least, options.labels)
+    return make_score_goal(options.score, options.drop, least, options.labels)
 
 
 def parse_shapes(words: Sequence[str]) -> dict[str, list[int]]:

@@ -57,7 +57,7 @@ RUN_ONLY_AFTER_CULPRIT = (
 
 # A failing region; the finding that explains everything; `NOTHING_LEFT` if nothing else fails; None
 # if other means may find one.
-Found: TypeAlias = Items | Finding | None
+MeansResult: TypeAlias = Items | Finding | None
 
 
 class Rest(Enum):
@@ -227,7 +227,7 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
 # ------------------------------------------------------------ a failing region
 
 
-def _find_failing_region(progress: Progress) -> Search[Found]:
+def _find_failing_region(progress: Progress) -> Search[MeansResult]:
     """Return the result of the cheapest of the `MEANS` that finds something."""
     for means in MEANS:
         found = yield from means(progress)
@@ -236,7 +236,7 @@ def _find_failing_region(progress: Progress) -> Search[Found]:
     return NOTHING_LEFT
 
 
-def _find_by_profile(progress: Progress) -> Search[Found]:
+def _find_by_profile(progress: Progress) -> Search[MeansResult]:
     """Return a region to which the profile leads.
 
     If it leads to no region, the profile of the remaining items without the last culprit is
@@ -251,7 +251,7 @@ def _find_by_profile(progress: Progress) -> Search[Found]:
     return region
 
 
-def _find_known_kind(progress: Progress) -> Search[Found]:
+def _find_known_kind(progress: Progress) -> Search[MeansResult]:
     """Return a region of the kind of the last culprit, if that is the first of its kind."""
     state = progress.state
     last = progress.findings[-1] if progress.findings else None
@@ -264,7 +264,7 @@ def _find_known_kind(progress: Progress) -> Search[Found]:
     return None
 
 
-def _find_everywhere(progress: Progress) -> Search[Found]:
+def _find_everywhere(progress: Progress) -> Search[MeansResult]:
     """Return the finding if so much is wrong that the reason is the precision that the candidate
     claims, or an error that accumulates."""
     state = progress.state
@@ -280,7 +280,7 @@ def _find_everywhere(progress: Progress) -> Search[Found]:
     return (yield from accumulated.find_accumulated(state, progress.scope))
 
 
-def _find_by_halving(progress: Progress) -> Search[Found]:
+def _find_by_halving(progress: Progress) -> Search[MeansResult]:
     """Return the shortest end of the scope that halving finds, and its beginning."""
     state = progress.state
     scope = progress.scope
@@ -290,7 +290,7 @@ def _find_by_halving(progress: Progress) -> Search[Found]:
 
 
 # The cheapest first; the last one always finds a region.
-MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (
+MEANS: tuple[Callable[[Progress], Search[MeansResult]], ...] = (
     _find_by_profile,
     _find_known_kind,
     _find_everywhere,

@@ -99,7 +99,7 @@ from subgraph.trials.questions import (
     prepare,
 )
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.score import make_wanted
+from subgraph.trials.score import make_score_goal
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject, Shapes, Strings, frozen, frozen_keywords
@@ -475,7 +475,7 @@ def compare(
         Path(output),
         criterion,
         freeze,
-        score=make_wanted(score, drop, at_least, labels),
+        score=make_score_goal(score, drop, at_least, labels),
     )
     with open_with_processes(graph, setup, make_candidate(reference, graph)) as trials:
         prepared = prepare(trials, select_tensors(trials.model, at))

@@ -36,7 +36,7 @@ from subgraph.trials.matching.as_quantized import quantize_reference
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.score import Wanted, open_score
+from subgraph.trials.score import ScoreGoal, open_score
 from subgraph.trials.trial import Processes, Trials
 from subgraph.types import StringMap, frozen
 
@@ -67,7 +67,7 @@ class Setup:
     stored: bool = True
     candidate_model: Path | CandidateModel | None = None
     tensor_map: Path | None = None
-    score: Wanted | None = None
+    score: ScoreGoal | None = None
     choice: OutputChoice = field(default_factory=OutputChoice)
     needs_evidence: bool = True
 

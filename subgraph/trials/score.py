@@ -22,6 +22,7 @@ from subgraph import plugins
 from subgraph.errors import InputError, NotInstalled, OutOfTime, SubcutError, UsageError
 from subgraph.iterables import flatten, ungroup
 from subgraph.results.common import ScoreDocument
+from subgraph.results.plan import PlanScore
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
 from subgraph.storage.folders import make_numbered_folder
@@ -39,7 +40,7 @@ INTERVAL = (2.5, 97.5)  # percentiles of the drop
 
 
 @frozen
-class Judged(Graded):
+class ModelJudgement(Graded):
     """The judgement on one model.
 
     Attributes:
@@ -52,16 +53,16 @@ class Judged(Graded):
     score: float | None = None
 
 
-def judge_not_run(why: str) -> Judged:
+def judge_not_run(why: str) -> ModelJudgement:
     """Return the judgement on a model that the candidate does not run.
 
     That shows nothing about its precision.
     """
-    return Judged(Status.UNRESOLVED, f"it does not run: {why}")
+    return ModelJudgement(Status.UNRESOLVED, f"it does not run: {why}")
 
 
 @frozen
-class Wanted:
+class ScoreGoal:
     """A score, and the limit that it must reach.
 
     Attributes:
@@ -102,12 +103,12 @@ def parse_drop(text: str) -> tuple[float, bool]:
     return float(match[1]) / (100 if match[2] else 1), bool(match[2])
 
 
-def make_wanted(
+def make_score_goal(
     score: str | None,
     drop: str | None,
     at_least: float | None,
     labels: str | Path | None,
-) -> Wanted | None:
+) -> ScoreGoal | None:
     """Return the score that judges, with its limit; None if the criterion judges.
 
     Raises:
@@ -127,7 +128,7 @@ def make_wanted(
             "which score is good enough?", "--drop 0.5% or --at-least 0.9", code="option.requires"
         )
     amount, relative = parse_drop(drop) if drop else (None, False)
-    return Wanted(score, amount, relative, at_least, Path(labels) if labels else None)
+    return ScoreGoal(score, amount, relative, at_least, Path(labels) if labels else None)
 
 
 @dataclass
@@ -135,7 +136,7 @@ class ByScore:
     """A score that must reach a limit. Several threads may use it at once.
 
     Attributes:
-        wanted: The score and its limit.
+        goal: The score and its limit.
         worker: The process that runs it.
         float_outputs: The reference's outputs, per sample.
         fixed: The other tensors that the function is given.
@@ -144,7 +145,7 @@ class ByScore:
         float_score: The score of `float_outputs`.
     """
 
-    wanted: Wanted
+    goal: ScoreGoal
     worker: Worker
     float_outputs: Feeds
     fixed: Sequence[Record]
@@ -155,9 +156,9 @@ class ByScore:
 
     @property
     def limit(self) -> float:
-        return self.wanted.limit(self.float_score)
+        return self.goal.limit(self.float_score)
 
-    def judge(self, result: RunResult) -> Judged:
+    def judge(self, result: RunResult) -> ModelJudgement:
         if result.failure:
             return judge_not_run(result.failure.why)
         names = [
@@ -169,7 +170,7 @@ class ByScore:
             return judge_not_run(f"it returns no output {clean(names[0])}")
         score = self.compute(result.tensors)[0]
         status = Status.AGREE if score >= self.limit else Status.FAIL
-        return Judged(status, f"{score:.6g}, wanted {self.limit:.6g}", score)
+        return ModelJudgement(status, f"{score:.6g}, wanted {self.limit:.6g}", score)
 
     def compute(self, outputs: Feeds, draws: Array | None = None) -> list[float]:
         """Return the score of these outputs, or that of each draw of the samples.
@@ -196,12 +197,12 @@ class ByScore:
             raise
         except SubcutError as e:
             raise UsageError(
-                f"--score {self.wanted.words} failed: {e.what}", HOW, code="score.failed"
+                f"--score {self.goal.words} failed: {e.what}", HOW, code="score.failed"
             ) from e
         scores = run.by_name["score"].rebase(str(folder)).array()
         if not np.all(np.isfinite(scores)):
             raise UsageError(
-                f"--score {self.wanted.words} gave {scores.reshape(-1)[0]}",
+                f"--score {self.goal.words} gave {scores.reshape(-1)[0]}",
                 "it must return a number",
                 code="score.not-number",
             )
@@ -215,7 +216,7 @@ class ByScore:
             return None
         draws = np.random.default_rng(0).integers(0, samples, (SAMPLE_DRAWS, samples))
         values = np.asarray(self.compute(outputs, draws))
-        if self.wanted.at_least is None:
+        if self.goal.at_least is None:
             values = np.asarray(self.compute(self.float_outputs, draws)) - values
         low, high = np.percentile(values, INTERVAL)
         return float(low), float(high)
@@ -224,7 +225,7 @@ class ByScore:
         """Return whether nearly all draws of the samples are within the limit."""
         if interval is None:
             return False
-        if self.wanted.at_least is not None:
+        if self.goal.at_least is not None:
             return interval[0] >= self.limit
         return interval[1] <= self.float_score - self.limit
 
@@ -258,13 +259,13 @@ class ByScore:
             score = self.compute(outputs)[0]
             interval = self.compute_interval(outputs)
             self._known[key] = ScoreDocument(
-                words=self.wanted.words,
+                words=self.goal.words,
                 limit=self.limit,
                 candidate=score,
                 reference=self.float_score,
                 samples=len(outputs),
                 interval=interval,
-                of="drop" if self.wanted.at_least is None else "score",
+                of="drop" if self.goal.at_least is None else "score",
                 sure=self.is_sure(interval),
                 says="",
             )
@@ -284,25 +285,31 @@ def describe_score(score: ScoreDocument) -> str:
     bound = "allowed" if score.of == "drop" else "at least"
     allowed = f"{bound} {limit:.3g}"
     if score.interval is None:
-        return f"{text} ({allowed}); one sample shows nothing about others"
+        return f"{text} ({allowed}); {describe_uncertainty(score)}"
     low, high = score.interval
     if score.candidate >= score.limit and not score.sure:
-        verb = "drop by" if score.of == "drop" else "score"
-        return (
-            f"{text} ({allowed}); {samples} are few: other draws of them {verb} {low:.3g} to"
-            f" {high:.3g}"
-        )
+        return f"{text} ({allowed}); {describe_uncertainty(score)}"
     return f"{text} ({allowed}; {samples}: {low:.3g} to {high:.3g})"
+
+
+def describe_uncertainty(score: ScoreDocument | PlanScore) -> str:
+    """Return why the samples do not show the score of others."""
+    if score.interval is None:
+        return "one sample shows nothing about others"
+    low, high = score.interval
+    verb = "drop by" if score.of == "drop" else "score"
+    samples = count(score.samples, "sample")
+    return f"{samples} are few: other draws of them {verb} {low:.3g} to {high:.3g}"
 
 
 @contextmanager
 def open_score(
-    wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], memory: int | None
+    goal: ScoreGoal, model: ReferenceModel, outputs: Sequence[str], memory: int | None
 ) -> Iterator[ByScore]:
     """Open a score with its process, until the block ends; the reference is scored first.
 
     Args:
-        wanted: The score and its limit.
+        goal: The score and its limit.
         model: The reference's model.
         outputs: The outputs that the function is given.
         memory: Bytes that the process may use; None for no limit.
@@ -312,11 +319,11 @@ def open_score(
         UsageError: Its file does not exist or fails.
         InputError: The labels do not fit.
     """
-    file, function, is_own = _find_function(wanted.words)
+    file, function, is_own = _find_function(goal.words)
     model.values.need(outputs)
     records = model.values.records
     float_outputs = [{name: sample[name] for name in outputs} for sample in records]
-    truth = enumerate(_find_truth(wanted, model, float_outputs, is_own))
+    truth = enumerate(_find_truth(goal, model, float_outputs, is_own))
     fixed = [
         replace(r, name=f"t/{k}/{n}") for k, (n, r) in ungroup((k, s.items()) for k, s in truth)
     ]
@@ -336,11 +343,11 @@ def open_score(
             raise
         except SubcutError as e:
             raise UsageError(
-                f"--score {wanted.words}: {e.what}",
+                f"--score {goal.words}: {e.what}",
                 "--score FILE.py:FUNCTION",
                 code="score.not-loadable",
             ) from e
-        score = ByScore(wanted, worker, float_outputs, fixed, scratch, model.values.digest)
+        score = ByScore(goal, worker, float_outputs, fixed, scratch, model.values.digest)
         (score.float_score,) = score.compute(float_outputs)
         yield score
 
@@ -360,11 +367,11 @@ def _find_function(words: str) -> tuple[Path, str, bool]:
     return Path(str(plugins.load("scores", words).__file__)), "score", True
 
 
-def _find_truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
+def _find_truth(goal: ScoreGoal, model: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
     """Return the label of each sample; the outputs of the float model if there are no labels.
 
     Args:
-        wanted: The score.
+        goal: The score.
         model: The reference's model.
         outputs: The outputs of the float model, per sample.
         is_own: Whether the score is built in.
@@ -372,15 +379,15 @@ def _find_truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: b
     Raises:
         InputError: The labels do not fit.
     """
-    if wanted.labels is None:
+    if goal.labels is None:
         return outputs
     names = model.values.labels
-    labels = read_labels(wanted.labels, names)
+    labels = read_labels(goal.labels, names)
     text = next((label for label in labels if label.dtype.kind == "O"), None)
-    if text is not None and is_own and not hasattr(plugins.load("scores", wanted.words), "TEXT"):
+    if text is not None and is_own and not hasattr(plugins.load("scores", goal.words), "TEXT"):
         raise InputError(
-            f"--labels {wanted.labels.name} holds '{text}'",
-            f"{wanted.words} takes numbers",
+            f"--labels {goal.labels.name} holds '{text}'",
+            f"{goal.words} takes numbers",
             code="labels.not-numbers",
         )
     folder = model.scratch / "labels"

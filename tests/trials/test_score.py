@@ -22,7 +22,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import score_backend
 from subgraph.trials.compare_tensors import compare
 from subgraph.trials.open_trials import Setup, open_trials
-from subgraph.trials.score import Wanted, describe_score, parse_drop, read_labels
+from subgraph.trials.score import ScoreGoal, describe_score, parse_drop, read_labels
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -46,10 +46,10 @@ def test_malformed_drop_is_refused(text: str) -> None:
 
 
 def test_the_limit() -> None:
-    assert Wanted("top1", 0.1, relative=True).limit(0.8) == pytest.approx(0.72)
-    assert Wanted("top1", 0.1).limit(0.8) == pytest.approx(0.7)
-    assert Wanted("loss", 0.1, relative=True).limit(-2.0) == pytest.approx(-2.2)
-    assert Wanted("top1", at_least=0.9).limit(0.8) == 0.9
+    assert ScoreGoal("top1", 0.1, relative=True).limit(0.8) == pytest.approx(0.72)
+    assert ScoreGoal("top1", 0.1).limit(0.8) == pytest.approx(0.7)
+    assert ScoreGoal("loss", 0.1, relative=True).limit(-2.0) == pytest.approx(-2.2)
+    assert ScoreGoal("top1", at_least=0.9).limit(0.8) == 0.9
 
 
 def test_labels(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def verdict_of(
     line: Path, reference: Reference, workers: Workers, limit: float, **faults: str
 ) -> Verdict:
     """Of the whole, by `low`."""
-    wanted = Wanted(f"{line}/mine.py:low", at_least=limit)
+    wanted = ScoreGoal(f"{line}/mine.py:low", at_least=limit)
     feeding = Feeding(inputs=(str(line / "samples"),))
     setup = Setup(faulty_candidate(**faults), feeding, line / "out", EXACT, score=wanted)
     with open_trials(load(line / "model.onnx"), setup, reference, workers) as trials:

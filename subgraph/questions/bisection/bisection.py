@@ -294,8 +294,8 @@ def _save(
     graph = interim.trials.graph
     if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
         aside = replace(place, name=f"{options.place.name}-report")
-        found = add_answer(document)
-        return evidence.save_document(found, aside, case.describe_source(graph), [graph.path])
+        answered = add_answer(document)
+        return evidence.save_document(answered, aside, case.describe_source(graph), [graph.path])
     limit = options.limits.max_trials
     runs = InnerRuns(None if limit is None else limit - document.cost.trials)
     bodies = InnerSearch(
@@ -325,8 +325,8 @@ def _describe(
     settlement = interim.settlement
     options = bisection.options
     graph = interim.trials.graph
-    said = power.says if power else ""
-    notes = [said, *session_notes, settlement.note(graph)]
+    power_note = power.says if power else ""
+    notes = [power_note, *session_notes, settlement.note(graph)]
     if interim.is_explained:
         notes.append("no node was searched: --inside searches them")
     if interim.findings.outcome is not Outcome.DISAGREE and case.is_earlier(

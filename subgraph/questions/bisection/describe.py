@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -214,12 +215,16 @@ def _list_nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], li
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
+def _shorten_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a backend with the names of files instead of their paths."""
+    return {key: Path(value).name if key in FILES else value for key, value in options.items()}
+
+
 def _describe_candidate(judge: Judge) -> RuntimeDocument:
     candidate = judge.runtime.candidate
     info = judge.runtime.about
-    options = {
-        k: Path(v).name if k in FILES else v for k, v in candidate.options.items() if k != "folder"
-    }
+    options = _shorten_files(candidate.options)
+    options.pop("folder", None)
     return RuntimeDocument(
         candidate.name, Path(candidate.backend).name, options, info.version, judge.precision
     )
@@ -229,7 +234,7 @@ def _describe_reference(oracle: NodeOracle) -> RuntimeDocument:
     identity = oracle.trials.model.reference.identity()
     backend = Path(identity["backend"]).name
     given = identity["options"]
-    options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
+    options = _shorten_files(given)
     script = capabilities(backend).script
     name = backend
     if script:

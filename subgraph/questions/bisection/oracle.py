@@ -171,11 +171,8 @@ class NodeOracle(NodeItems):
                 return replace(answer, detail=ContradictoryRuns())
             claims = any(j.label in CLAIMED_LABELS for j in verdict.outputs)
             return replace(answer, detail=ClaimedAgreement() if verdict.agrees and claims else None)
-        except (
-            ModelError,
-            NoRegion,
-        ) as e:
-            # Of the reference or of cutting: nothing is known about the candidate.
+        except (ModelError, NoRegion) as e:
+            # The reference or the cut has the error: nothing is known about the candidate.
             return Answer(Status.UNRESOLVED, why=e.what)
 
     def _with_share(
@@ -200,11 +197,8 @@ class NodeOracle(NodeItems):
         A crash in a used process, whose memory earlier runs may have corrupted, is replaced by the
         result of a fresh process. A difference from the first result of the region is noted, too.
         """
-        if (
-            not query.fresh
-            and _has_crashed(result)
-            and not _has_crashed(self.run_result(self.trials.full_model))
-        ):
+        crashed_in_used_process = not query.fresh and _has_crashed(result)
+        if crashed_in_used_process and not _has_crashed(self.run_result(self.trials.full_model)):
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         self.seen.note(self.trials.judge, query, region, result)
         return result
@@ -276,13 +270,13 @@ class RunsAhead(Closable):
         return future.result()[0]
 
     def _plan(self) -> None:
-        seen = {
-            run: f.result()[1]
-            for run, f in self._done.items()
-            if not f.cancelled() and f.exception() is None
+        statuses = {
+            run: future.result()[1]
+            for run, future in self._done.items()
+            if not future.cancelled() and future.exception() is None
         }
         assert self._ahead and self._executor
-        begin, obsolete = plan(self._ahead(seen, {}), self._going, self._done, self.workers)
+        begin, obsolete = plan(self._ahead(statuses, {}), self._going, self._done, self.workers)
         for run in obsolete:
             self._going.pop(run)[1].set()
         for run in begin:

@@ -159,11 +159,11 @@ def _add_candidate(oracle: NodeOracle, region: Region, folder: Path, fault: str 
     trials = oracle.trials
     result = oracle.run_result(region)
     if trials.runtime.own_model:
-        with contextlib.suppress(ModelError):  # it has no such piece: then it did not run either
+        with contextlib.suppress(ModelError):  # The model has no such piece, so it did not run.
             own = folder / CANDIDATE
             room = trials.model.new_folder()
             cut, feeds = trials.writer.write_cut(region, trials.values.records, room)
-            own.mkdir(exist_ok=True)  # without outputs it does not exist yet
+            own.mkdir(exist_ok=True)  # Without outputs the folder does not exist yet.
             for file in room.glob("model.onnx*"):
                 shutil.copyfile(file, own / file.name)
             load.write_own_format(own / "model.onnx", own)
@@ -188,7 +188,7 @@ def _add_outcome(
     numbers: str | None,
     fault: str | None = None,
 ) -> None:
-    """Add outputs of the candidate to a case, and what was found."""
+    """Add outputs of the candidate and the outcome to a case."""
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
     name = trials.runtime.candidate.name
     outcome = CaseOutcome(verdict.status, verdict.signature, why, name, fault)
@@ -196,7 +196,7 @@ def _add_outcome(
 
 
 # ------------------------------------------------------------ small inputs
-# A finding and its case -> the small input that fails in the same way, as a case inside it.
+# This adds a case with the small input that fails in the same way to the case of a finding.
 
 MIN_RUNS = 3  # of the candidate: the given input, another one, and that one again
 
@@ -237,13 +237,15 @@ def _list_numbers(trials: Trials, region: Region, result: RunResult, verdict: Ve
     worst = verdict.worst
     sample = trials.values.labels.index(worst.sample) if worst and worst.sample else 0
     records = trials.values.records[sample]
-    told = list_values(records, region.inputs)
+    inputs = list_values(records, region.inputs)
     if worst is None or worst.worst is None:
-        return f"{told} in: {name_failure(verdict.signature, verdict.process)}"
-    expected, given = (of[worst.name].array() for of in (records, result.tensors[sample]))
-    at = ""
+        return f"{inputs} in: {name_failure(verdict.signature, verdict.process)}"
+    expected = records[worst.name].array()
+    actual = result.tensors[sample][worst.name].array()
+    position = ""
     if expected.size > MAX_NUMBERS:
         place = tuple(worst.worst.index)
-        expected, given = (value[place].reshape(1) for value in (expected, given))
-        at = f"at {place} "
-    return f"{told} in, {at}{show_array(expected)} expected, {show_array(given)} got"
+        expected = expected[place].reshape(1)
+        actual = actual[place].reshape(1)
+        position = f"at {place} "
+    return f"{inputs} in, {position}{show_array(expected)} expected, {show_array(actual)} got"

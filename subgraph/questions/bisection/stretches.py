@@ -75,13 +75,13 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     """Search the model; if the candidate's memory does not hold it, each stretch, as between two
     nodes."""
     parts = list_stretches(oracle)
-    found = list[Findings]()
+    results = list[Findings]()
     numbers = itertools.count(1)
 
     def number_step(step: Step) -> Step | None:
         """Give a step its number; omit every run of the full model but the first."""
-        known = found and step.query.kind is QueryKind.WHOLE
-        if known:
+        is_repeated = results and step.query.kind is QueryKind.WHOLE
+        if is_repeated:
             return None
         return replace(step, number=next(numbers))
 
@@ -90,42 +90,42 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
         if whole.stopped or not oracle.trials.runner.too_large(oracle.trials.full_model):
             return whole
         # The full model was tried, and its memory did not suffice.
-        found = [whole]
+        results = [whole]
         parts = list_stretches(oracle)
     scope = set(oracle.all_items if settings.within is None else settings.within)
     begin = settings.clock()
     for within in filter(None, (scope.intersection(items) for items in parts)):
-        limits = settings.subtract(sum(f.counts.total() for f in found), settings.clock() - begin)
+        runs = sum(result.counts.total() for result in results)
+        limits = settings.subtract(runs, settings.clock() - begin)
         search = oracle.search(replace(limits, within=within, repeat=1))
         findings = yield from each(search, number_step)
-        # Answered without a run.
-        found.append(replace(findings, counts=findings.counts.exclude(Purpose.BASELINE)))
+        # The baseline of a stretch is answered without a run.
+        results.append(replace(findings, counts=findings.counts.exclude(Purpose.BASELINE)))
         if findings.stopped:
             break
-    return _join_results(oracle, found, len(parts))
+    return _join_results(oracle, results, len(parts))
 
 
-def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
+def _join_results(oracle: NodeOracle, results: Sequence[Findings], parts: int) -> Findings:
     """Join the results of all stretches into one."""
-    counts = reduce(add, (f.counts for f in found))
-    named = tuple(flatten(f.findings for f in found if f.outcome is Outcome.DISAGREE))
+    counts = reduce(add, (findings.counts for findings in results))
+    named = tuple(
+        flatten(findings.findings for findings in results if findings.outcome is Outcome.DISAGREE)
+    )
     why = f"the whole model: {oracle.trials.runner.too_large(oracle.trials.full_model)}"
-    notes = ((f"{why}; {UNSEEN}", ()), *flatten(f.notes for f in found))
-    stopped = next((f.stopped for f in found if f.stopped), "")
+    notes = ((f"{why}; {UNSEEN}", ()), *flatten(findings.notes for findings in results))
+    stopped = next((findings.stopped for findings in results if findings.stopped), "")
     if not named:
         says = stopped or f"{why}; no region of its {parts} stretches fails on captured values"
         named = (Finding(FindingKind.UNRESOLVED, oracle.all_items, None, why=says),)
+    outcomes = {findings.outcome for findings in results}
     return Findings(
-        (
-            Outcome.DISAGREE
-            if any(f.outcome is Outcome.DISAGREE for f in found)
-            else Outcome.UNRESOLVED
-        ),
+        Outcome.DISAGREE if Outcome.DISAGREE in outcomes else Outcome.UNRESOLVED,
         counts,
         findings=named,
-        irrelevant=tuple(flatten(f.irrelevant for f in found)),
-        unresolved=tuple(flatten(f.unresolved for f in found)),
+        irrelevant=tuple(flatten(findings.irrelevant for findings in results)),
+        unresolved=tuple(flatten(findings.unresolved for findings in results)),
         stopped=stopped,
-        budget_spent=any(f.budget_spent for f in found),
+        budget_spent=any(findings.budget_spent for findings in results),
         notes=notes,
     )

@@ -40,7 +40,7 @@ from subgraph.questions.planning.places import (
     Unit,
     list_places,
 )
-from subgraph.questions.planning.smallest_set import Found, find_smallest_set
+from subgraph.questions.planning.smallest_set import SmallestSet, find_smallest_set
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import Part, digest, digest_file
@@ -49,7 +49,7 @@ from subgraph.trials.doubt import Settlement
 from subgraph.trials.open_trials import with_own_model
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.questions import explain_full_model
-from subgraph.trials.score import Judged, judge_not_run
+from subgraph.trials.score import ModelJudgement, judge_not_run
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, frozen
 from subgraph.verdict import Status
@@ -65,11 +65,11 @@ Levels = Mapping[int, int]
 
 
 @frozen
-class Tried:
+class TriedModel:
     """A model that was run: the places that it keeps, and the judgement on it."""
 
     levels: Levels
-    judged: Judged
+    judged: ModelJudgement
 
     @property
     def kept(self) -> int:
@@ -108,14 +108,14 @@ class LoweredModels:
 
     def list_lowerings(self, levels: Levels) -> dict[Read, Lowering]:
         """Return the lowering of each read; empty if the candidate's command lowers them."""
-        found: dict[Read, Lowering] = {}
+        lowerings: dict[Read, Lowering] = {}
         for k, place in enumerate(self.places if not self.twin.by_command else ()):
             level = levels.get(k, 0)
             if level == 0:
-                found |= {read: self.twin.make_lowering(read) for read in place.reads}
+                lowerings |= {read: self.twin.make_lowering(read) for read in place.reads}
             elif level <= len(self.gears):
-                found |= self._get_lowering(place, self._gears[level - 1][1])
-        return found
+                lowerings |= self._get_lowering(place, self._gears[level - 1][1])
+        return lowerings
 
     def _get_lowering(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
         """Return the lowering of a place at a gear; empty if it cannot be lowered so."""
@@ -175,8 +175,8 @@ class LoweredModels:
         level = levels[place] - 1
         while level and not self._get_lowering(self.places[place], self._gears[level - 1][1]):
             level -= 1
-        rest = {k: v for k, v in levels.items() if k != place}
-        return {**rest, place: level} if level else rest
+        others = {k: v for k, v in levels.items() if k != place}
+        return {**others, place: level} if level else others
 
 
 @frozen
@@ -201,20 +201,20 @@ class ModelRunner:
     @cached_property
     def _identity(self) -> str:
         trials = self.trials
-        other = trials.runtime.own_model
-        fed = [
+        own_model = trials.runtime.own_model
+        inputs = [
             trials.model.values.digest([sample[n] for n in trials.graph.inputs])
             for sample in trials.model.values.records
         ]
         # A command is part of the candidate's key.
-        lowering = other.identity if other else self.models.twin.precision
+        lowering = own_model.identity if own_model else self.models.twin.precision
         return digest(
             "plan/3",
             __version__,
             digest_model(trials.graph),
             lowering,
             trials.processes.runs.candidate_key.text,
-            *fed,
+            *inputs,
         )
 
     @property
@@ -224,7 +224,7 @@ class ModelRunner:
         candidate = self.trials.runtime.candidate
         return candidate.can.half_as_float and not candidate.device
 
-    def judge_file(self, model: Path) -> Judged:
+    def judge_file(self, model: Path) -> ModelJudgement:
         """Return the judgement on another model with the same inputs and outputs.
 
         Raises:
@@ -237,7 +237,7 @@ class ModelRunner:
 
         return self.accept(self._load_or_run([self._identity, digest_file(model)], job))
 
-    def accept(self, result: RunResult) -> Judged:
+    def accept(self, result: RunResult) -> ModelJudgement:
         """Judge the outputs of a model by the score of the task, or as `compare` judges them."""
         judge = self.trials.judge
         if judge.score:
@@ -245,7 +245,7 @@ class ModelRunner:
         if result.failure:
             return judge_not_run(result.failure.why)
         verdict = judge.verdict(self.trials.model.whole(), result)
-        return Judged(verdict.status, verdict.why or verdict.status.value)
+        return ModelJudgement(verdict.status, verdict.why or verdict.status.value)
 
     def run(self, levels: Levels, samples: int | None = None) -> RunResult:
         """Return the result of the model with these levels, on the first samples or all; stored.
@@ -322,7 +322,7 @@ class Planner:
     trials: Trials
     models: LoweredModels
     jobs: int = 1
-    tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
+    tried: dict[frozenset[tuple[int, int]], TriedModel] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
     estimates: dict[int, float] = field(default_factory=dict)
     ranking: int = 0
@@ -338,24 +338,24 @@ class Planner:
         """Number of models that were run, stored ones among them."""
         return len(self.tried) + len(self.errors) + self.ranking
 
-    def judge(self, levels: Levels) -> Judged:
+    def judge(self, levels: Levels) -> ModelJudgement:
         """Judge the model with these levels; run once."""
         key = frozenset(levels.items())
         if key not in self.tried:
             judged = self.runner.accept(self.runner.run(levels))
             with self._lock:
-                self.tried[key] = Tried(levels, judged)
+                self.tried[key] = TriedModel(levels, judged)
                 number = len(self.tried)
-            what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(
+            outcome = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(
                 judged.status, "unresolved"
             )
             gears = self.models.describe_gears(levels)
-            kept = f"{len(key)} of {len(self.models.places)} places kept{gears}"
-            log.info("%d: %s: %s   %s", number, kept, what, judged.why)
+            places = f"{len(key)} of {len(self.models.places)} places kept{gears}"
+            log.info("%d: %s: %s   %s", number, places, outcome, judged.why)
         return self.tried[key].judged
 
     @cached_property
-    def as_it_is(self) -> Judged:
+    def as_it_is(self) -> ModelJudgement:
         """The judgement on the lowered model itself: that of the pair, else every place lowered.
 
         If the candidate cannot run its own model, the judgement has that fact instead of a score.
@@ -437,7 +437,7 @@ class Planner:
         ]
         return max((measure_distance(a, b) for a, b in pairs if a.dtype.kind == "f"), default=0.0)
 
-    def find(self) -> Found | None:
+    def find(self) -> SmallestSet | None:
         """Find the smallest set of places to keep.
 
         Returns:
@@ -452,7 +452,7 @@ class Planner:
         try:
             require_usable(in_float, self.runner.run({}))
             if self.judge({}).agrees:
-                return Found((), 0)
+                return SmallestSet((), 0)
             if not (judged := self.judge(self.models.keep_in_float(every))).agrees:
                 reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
@@ -466,13 +466,13 @@ class Planner:
         with suppress(OutOfTime):
             self.measure()
         order = sorted(every, key=lambda k: (-self.measure_sensitivity(k), k))
-        found = find_smallest_set(
+        smallest_set = find_smallest_set(
             order, lambda kept: self.judge(self.models.keep_in_float(kept)).agrees
         )
-        levels = self._find_lowest_gears(self.models.keep_in_float(found.kept))
+        levels = self._find_lowest_gears(self.models.keep_in_float(smallest_set.kept))
         refused = (self.tried.get(frozenset(self.models.lower(levels, k).items())) for k in levels)
-        proven = sum(one is not None and one.judged.fails for one in refused)
-        return replace(found, kept=tuple(levels), proven=proven, levels=levels)
+        proven = sum(neighbor is not None and neighbor.judged.fails for neighbor in refused)
+        return replace(smallest_set, kept=tuple(levels), proven=proven, levels=levels)
 
     def measure_sensitivity(self, place: int) -> float:
         """Return how far the outputs deviate by this place, as far as it was measured."""
@@ -501,12 +501,12 @@ class Planner:
         }
 
 
-def compare_outputs(one: ReferenceValues, other: ReferenceValues) -> dict[str, float]:
+def compare_outputs(values: ReferenceValues, others: ReferenceValues) -> dict[str, float]:
     """Return the largest distance of each output of two models over all samples."""
-    names = [name for name in one.graph.outputs if name in one.graph.maker]
-    one.need(names)
-    other.need(names)
-    pairs = list(zip(one.records, other.records, strict=True))
+    names = [name for name in values.graph.outputs if name in values.graph.maker]
+    values.need(names)
+    others.need(names)
+    pairs = list(zip(values.records, others.records, strict=True))
     return {n: max(measure_distance(a[n].array(), b[n].array()) for a, b in pairs) for n in names}
 
 
@@ -514,15 +514,15 @@ def measure_distance(reference: Array, other: Array) -> float:
     """Return |a − b| / |a|; infinite if a value is not finite, or the shapes differ."""
     if reference.shape != other.shape:
         return math.inf
-    a = reference.astype(np.float64)
-    b = other.astype(np.float64)
-    finite = np.isfinite(a)
-    if not np.all(np.isfinite(b[finite])):
+    expected = reference.astype(np.float64)
+    actual = other.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.all(np.isfinite(actual[finite])):
         return math.inf
-    norm = float(np.linalg.norm(a[finite]))
-    off = float(np.linalg.norm(a[finite] - b[finite]))
+    norm = float(np.linalg.norm(expected[finite]))
+    distance = float(np.linalg.norm(expected[finite] - actual[finite]))
     if norm:
-        return off / norm
-    if off:
+        return distance / norm
+    if distance:
         return math.inf
     return 0.0

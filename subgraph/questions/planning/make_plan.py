@@ -32,7 +32,7 @@ from subgraph.questions.planning.lower import count_bytes
 from subgraph.questions.planning.places import GEARS, Twin, Unit, make_gear
 from subgraph.questions.planning.result_folder import describe_kept_places, save
 from subgraph.questions.planning.scales import fold_batch_norms
-from subgraph.questions.planning.smallest_set import Found
+from subgraph.questions.planning.smallest_set import SmallestSet
 from subgraph.results.plan import (
     PlaceError,
     PlanDocument,
@@ -63,7 +63,7 @@ from subgraph.trials.doubt import is_beyond_steps
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.open_trials import Setup, open_reference, open_trials, with_own_model
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.score import make_wanted
+from subgraph.trials.score import describe_uncertainty, make_score_goal
 from subgraph.trials.trial import Trials
 from subgraph.types import Shapes, frozen_keywords
 
@@ -175,7 +175,7 @@ def plan(
         Path(output),
         criterion,
         candidate_model=Path(candidate_model) if candidate_model else None,
-        score=make_wanted(score, drop, at_least, labels),
+        score=make_score_goal(score, drop, at_least, labels),
     )
     request = PlanRequest(
         to=to,
@@ -217,23 +217,24 @@ def make_plan(
         trials.model.values.need(planner.runner.outputs)
         if setup.score:
             _ = planner.as_it_is  # before the time is used up
-        found = planner.find()
-        if found is not None and setup.candidate_model and (why := _describe_other_error(planner)):
+        smallest_set = planner.find()
+        is_of_user = smallest_set is not None and setup.candidate_model
+        if is_of_user and (why := _describe_other_error(planner)):
             planner.problem = f"the candidate's model is more than lowered: {why}"
             planner.is_wrong = True
-            found = None
+            smallest_set = None
         trials.runtime.workers.deadline.limit(began, request.max_time)
-        document = _make_document(planner, found, began, scaled, command)
-        if found is None:
+        document = _make_document(planner, smallest_set, began, scaled, command)
+        if smallest_set is None:
             return document
-        if found.kept and request.to in lower.TYPES and not request.rescale:
+        if smallest_set.kept and request.to in lower.TYPES and not request.rescale:
             with suppress(OutOfTime):
                 document = _suggest_scales(document, trials, request.to)
         name = request.to or Path(setup.own_model).stem or trials.runtime.candidate.name
         source = describe_source(graph)
         place = ResultPlace(setup.output, f"plan-{make_safe_name(name)}", request.replaces)
         place = find_free_place(place, source, [graph.path])
-        return save(planner, found, document, place, source, request.to)
+        return save(planner, smallest_set, document, place, source, request.to)
 
 
 def _suggest_scales(document: PlanDocument, trials: Trials, to: str) -> PlanDocument:
@@ -244,11 +245,11 @@ def _suggest_scales(document: PlanDocument, trials: Trials, to: str) -> PlanDocu
     """
     model = trials.model
     deadline = trials.runtime.workers.deadline
-    _, tried = scales.scale_channels(model.values, to, model.new_folder(), deadline)
-    if not tried.tensors or not tried.noise:
+    _, scaling = scales.scale_channels(model.values, to, model.new_folder(), deadline)
+    if not scaling.tensors or not scaling.noise:
         return document
-    off = "off by {1:.2g} instead of {0:.2g}".format(*tried.noise)
-    note = f"channels of very different sizes: with --rescale, {to} in all places is {off}"
+    error_text = "off by {1:.2g} instead of {0:.2g}".format(*scaling.noise)
+    note = f"channels of very different sizes: with --rescale, {to} in all places is {error_text}"
     return replace(document, notes=[*document.notes, note])
 
 
@@ -342,42 +343,42 @@ def _require_unchanged(graph: Graph, feeding: Feeding, model: ReferenceModel) ->
         ModelError: The model that is lowered has other outputs than the user's model.
     """
     folder = model.scratch / "original"
-    own = ReferenceValues(
+    original = ReferenceValues(
         prepare_graph(graph), model.reference, feeding.plan(graph, graph.inputs), folder
     )
     is_converted = get_opset(graph.model) != get_opset(model.graph.model)
-    how = "converted to a newer opset" if is_converted else "folded and scaled"
-    distances = compare_outputs(own, model.values)
-    name, off = max(distances.items(), key=itemgetter(1))
-    if off > MAX_CONVERTED:
+    change = "converted to a newer opset" if is_converted else "folded and scaled"
+    distances = compare_outputs(original, model.values)
+    name, distance = max(distances.items(), key=itemgetter(1))
+    if distance > MAX_CONVERTED:
         raise ModelError(
-            f"{graph.path.name}, {how}, returns other values of '{name}': off by {off:.2g}",
+            f"{graph.path.name}, {change}, returns other values of '{name}': off by {distance:.2g}",
             "export it with opset 13 or newer" if is_converted else "omit --rescale",
             code="plan.changes-outputs",
         )
-    log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
-    return off
+    log.info("%s was %s; its outputs are the same", clean(graph.path.name), change)
+    return distance
 
 
 def _make_document(
     planner: Planner,
-    found: Found | None,
+    smallest_set: SmallestSet | None,
     began: float,
     scales: PlanScales | None,
     command: str,
 ) -> PlanDocument:
-
-    score = _make_score(planner, found)
+    """Return the document of a plan, or of the reason why no plan was found."""
+    score = _make_score(planner, smallest_set)
     unsure = bool(score and score.plan is not None and not score.sure)
     tried = sorted(planner.tried.values(), key=lambda t: t.kept)
     own_model = not planner.models.twin.by_command
-    code = 5 if found is None or unsure else 0
+    code = 5 if smallest_set is None or unsure else 0
     if planner.is_wrong:
         code = 1
     document = PlanDocument(
         exit_code=code,
         says="",
-        notes=_find_notes(planner, found, scales),
+        notes=_find_notes(planner, smallest_set, scales),
         command=command,
         setup=PlanSetup(
             precision=planner.models.twin.precision,
@@ -386,16 +387,16 @@ def _make_document(
             places=len(planner.models.places),
         ),
         result=PlanResult(
-            kept=None if found is None else describe_kept_places(planner, found),
-            minimal=bool(found and found.minimal),
-            proven=found.proven if found else 0,
+            kept=None if smallest_set is None else describe_kept_places(planner, smallest_set),
+            minimal=bool(smallest_set and smallest_set.minimal),
+            proven=smallest_set.proven if smallest_set else 0,
             score=score,
             weights=count_bytes(
                 planner.trials.graph,
                 planner.models.twin,
-                planner.models.list_lowerings(found.levels),
+                planner.models.list_lowerings(smallest_set.levels),
             )
-            if found and own_model
+            if smallest_set and own_model
             else None,
             scales=scales,
         ),
@@ -416,15 +417,18 @@ def _make_document(
     return replace(document, says=f"{word}: {planner.problem}")
 
 
-def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None) -> list[str]:
+def _find_notes(
+    planner: Planner, smallest_set: SmallestSet | None, scales: PlanScales | None
+) -> list[str]:
     """Return the facts about a plan that a user needs, a sentence each."""
     notes = []
     graph = planner.trials.graph
     if scales and not scales.tensors:
         notes.append(f"no scale helps in {planner.models.twin.precision} on these inputs")
-    if scales and (left := [clean(t.name) for t in scales.tensors if t.exponent is None]):
-        what = f"beyond the range of {planner.models.twin.precision}: {', '.join(left[:MAX_NAMED])}"
-        notes.append(f"{what}; no power of two that could be folded in cures it")
+    if scales and (beyond_range := [clean(t.name) for t in scales.tensors if t.exponent is None]):
+        names = ", ".join(beyond_range[:MAX_NAMED])
+        fact = f"beyond the range of {planner.models.twin.precision}: {names}"
+        notes.append(f"{fact}; no power of two that could be folded in cures it")
     is_lowered_here = not planner.trials.runtime.own_model and planner.models.twin.rounded
     if scales is None and is_lowered_here and math.inf in planner.errors.values():
         notes.append("values overflow or vanish: --rescale scales them by powers of two instead")
@@ -433,17 +437,18 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
             f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v"
             " shows why"
         )
-    if own := len(planner.models.twin.own):
-        what = f"{count(own, 'weight')} with other values in the lowered model (folded, perhaps)"
-        notes.append(f"{what}: quantized again")
-    kept = found.kept if found else ()
+    if other_weights := len(planner.models.twin.own):
+        weights = count(other_weights, "weight")
+        fact = f"{weights} with other values in the lowered model (folded, perhaps)"
+        notes.append(f"{fact}: quantized again")
+    kept = smallest_set.kept if smallest_set else ()
     if len(kept) > len(planner.models.places) / 2:
         alone = median(map(planner.measure_sensitivity, kept))
         if alone:
-            each = f"each alone deviates by {alone:.1g} in the median"
+            remark = f"each alone deviates by {alone:.1g} in the median"
         else:
-            each = "more time keeps fewer"
-        notes.append(f"more than half of the places stay: {each}")
+            remark = "more time keeps fewer"
+        notes.append(f"more than half of the places stay: {remark}")
     nodes = set[int]().union(*(planner.models.places[k].nodes for k in kept))
     if unnamed := sum(not graph.nodes[i].name for i in nodes):
         notes.append(
@@ -453,27 +458,25 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
     return notes
 
 
-def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
-
+def _make_score(planner: Planner, smallest_set: SmallestSet | None) -> PlanScore | None:
+    """Return the score of the plan, and of the models without it; None if the criterion judges."""
     score = planner.trials.judge.score
     if score is None:
         return None
-    kept = None if found is None else planner.judge(found.levels)
-    if found:
-        interval = if_time(
-            lambda: score.compute_interval(planner.runner.run(found.levels).tensors), None
-        )
-    else:
-        interval = None
+    kept = None if smallest_set is None else planner.judge(smallest_set.levels)
+    interval = None
+    if smallest_set:
+        levels = smallest_set.levels
+        interval = if_time(lambda: score.compute_interval(planner.runner.run(levels).tensors), None)
     return PlanScore(
-        words=score.wanted.words,
+        words=score.goal.words,
         limit=score.limit,
         as_it_is=planner.as_it_is.score,
         plan=kept.score if kept else None,
         in_float=score.float_score,
         samples=len(planner.trials.model.values.records),
         interval=interval,
-        of="drop" if score.wanted.at_least is None else "score",
+        of="drop" if score.goal.at_least is None else "score",
         sure=score.is_sure(interval),
     )
 
@@ -484,8 +487,8 @@ def _summarize(document: PlanDocument) -> str:
         return "inconclusive: the time is used up before a plan was found"
     cured = [t for t in (result.scales.tensors if result.scales else ()) if t.exponent]
     if not result.kept and not document.exit_code:
-        how = f"right with {count(cured, 'tensor')} scaled" if cured else "right as it is"
-        return f"{how}: none of {count(document.setup.places, 'place')} must stay in float"
+        summary = f"right with {count(cured, 'tensor')} scaled" if cured else "right as it is"
+        return f"{summary}: none of {count(document.setup.places, 'place')} must stay in float"
     gears = sorted(
         {"float" if p.gear == "float32" else p.gear for p in result.kept},
         key=lambda g: (g == "float", g),
@@ -497,14 +500,8 @@ def _summarize(document: PlanDocument) -> str:
         places += f": {list_some(names, MAX_NAMED)}"
     if not document.exit_code:
         return f"right with {places}"
-    few = "one sample shows nothing about others"
-    score = result.score
-    if score and score.interval:
-        low, high = score.interval
-        of = "drop by" if score.of == "drop" else "score"
-        samples = count(score.samples, "sample")
-        few = f"{samples} are few: other draws of them {of} {low:.3g} to {high:.3g}"
-    return f"inconclusive: {places}; but {few}"
+    assert result.score  # only a score makes a plan unsure
+    return f"inconclusive: {places}; but {describe_uncertainty(result.score)}"
 
 
 def list_names(document: PlanDocument) -> list[str]:

@@ -24,11 +24,11 @@ from subgraph.errors import OutOfTime, SubcutError
 from subgraph.log import log
 from subgraph.questions.planning.find_plan import Planner
 from subgraph.questions.planning.lists import Kept
-from subgraph.questions.planning.smallest_set import Found
+from subgraph.questions.planning.smallest_set import SmallestSet
 from subgraph.results.plan import KeptPlace, PlanDocument, PlanFiles, TriedList
 from subgraph.storage import folders
 from subgraph.text import clean
-from subgraph.trials.score import Judged, judge_not_run
+from subgraph.trials.score import ModelJudgement, judge_not_run
 
 MODEL = "model.onnx"
 RESCALED = "rescaled.onnx"
@@ -41,13 +41,13 @@ Convert = Callable[[Path, Path], Path]  # the list's file, a folder -> the tool'
 
 def save(
     planner: Planner,
-    found: Found,
+    smallest_set: SmallestSet,
     document: PlanDocument,
     place: ResultPlace,
     source: ModelSource,
     to: str | None,
 ) -> PlanDocument:
-    """Write the folder, at a place that is free; returns the document with its paths.
+    """Write the folder, at a place that is free; return the document with its paths.
 
     Args:
         source: The user's model.
@@ -59,7 +59,7 @@ def save(
     with folders.write_aside(place.path) as work:
         model = None
         if not planner.models.twin.by_command:
-            planner.models.make_draft(found.levels).save(work / MODEL)
+            planner.models.make_draft(smallest_set.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
         result = document.result
         if (scales := result.scales) and (scales.weights or scales.factors):
@@ -71,9 +71,9 @@ def save(
         tried = list[TriedList]()
         for name in plugins.list_own_names("plan-lists"):
             module = plugins.load("plan-lists", name)
-            kept, judged = try_list(planner, found, name, module, to)
-            (work / LISTS / module.FILE).write_text(module.render(kept), encoding="utf-8")
-            tried += filter(None, [judged])
+            listed_nodes, tried_list = try_list(planner, smallest_set, name, module, to)
+            (work / LISTS / module.FILE).write_text(module.render(listed_nodes), encoding="utf-8")
+            tried += filter(None, [tried_list])
             lists[name] = (place.path / LISTS / module.FILE).as_posix()
         files = PlanFiles(model=model, lists=lists, tried_lists=tried, path=place.path.as_posix())
         document = replace(document, result=result, files=files)
@@ -89,13 +89,13 @@ def save(
     return document
 
 
-def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
+def describe_kept_places(planner: Planner, smallest_set: SmallestSet) -> list[KeptPlace]:
     """Describe each place that is kept."""
     graph = planner.trials.graph
-    kept = []
-    for k, level in found.levels.items():
+    descriptions = []
+    for k, level in smallest_set.levels.items():
         place = planner.models.places[k]
-        kept.append(
+        descriptions.append(
             KeptPlace(
                 name=place.name,
                 nodes=[graph.label(i) for i in place.nodes],
@@ -105,11 +105,11 @@ def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
                 gear=planner.models.name_gear(level),
             )
         )
-    return kept
+    return descriptions
 
 
 def try_list(
-    planner: Planner, found: Found, tool: str, module: ModuleType, to: str | None
+    planner: Planner, smallest_set: SmallestSet, tool: str, module: ModuleType, to: str | None
 ) -> tuple[Kept, TriedList | None]:
     """Return the list of a tool, and what its model with it is worth; None if the tool was not run.
 
@@ -119,7 +119,7 @@ def try_list(
         to: The precision to which the plan lowered the model; None if the user named the lowered
             model.
     """
-    narrowest = planner.models.find_kept_nodes(found.kept)
+    narrowest = planner.models.find_kept_nodes(smallest_set.kept)
     if not to or not hasattr(module, "apply") or not module.is_usable(to):
         return narrowest, None
     model = planner.trials.model
@@ -143,7 +143,7 @@ def try_list(
             first = first or tried
             rounds = max(1, 2 * rounds)
             before = wider
-            wider = planner.models.find_kept_nodes(found.kept, rounds)
+            wider = planner.models.find_kept_nodes(smallest_set.kept, rounds)
             if len(wider.nodes) == len(before.nodes):
                 break
     except OutOfTime as e:
@@ -151,7 +151,9 @@ def try_list(
     return narrowest, first
 
 
-def _judge(planner: Planner, tool: str, module: ModuleType, kept: Kept, convert: Convert) -> Judged:
+def _judge(
+    planner: Planner, tool: str, module: ModuleType, kept: Kept, convert: Convert
+) -> ModelJudgement:
     """Return what the tool's model with a list is worth.
 
     Raises:

@@ -26,15 +26,13 @@ Accepts = Callable[[Collection[int]], bool]
 
 
 @frozen
-class Found:
+class SmallestSet:
     """A set that was accepted.
 
     Attributes:
-        kept: in the order of their sensitivity.
-        proven: how many of them were given back alone, and refused; all of them if the set is
-            minimal.
-        levels: by kept place, how high above what is lowest; higher than any gear if there is
-            none.
+        kept: The kept places, in the order of their sensitivity.
+        proven: Number of them that were given back alone, and refused; all if the set is minimal.
+        levels: By kept place, its level above the lowest one; float is above all gears.
     """
 
     kept: tuple[int, ...]
@@ -46,13 +44,13 @@ class Found:
         return self.proven == len(self.kept)
 
 
-def find_smallest_set(order: Sequence[int], accepts: Accepts) -> Found:
+def find_smallest_set(order: Sequence[int], accepts: Accepts) -> SmallestSet:
     """Find the smallest prefix that is accepted, without the places that can be given back.
 
     All of `order` is known to be accepted.
 
     >>> find_smallest_set([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
-    Found(kept=(2, 1), proven=2, levels={})
+    SmallestSet(kept=(2, 1), proven=2, levels={})
     """
     results = {frozenset(order): True}
     best = list(order)
@@ -68,7 +66,7 @@ def find_smallest_set(order: Sequence[int], accepts: Accepts) -> Found:
     with suppress(OutOfTime):
         _give_back(_find_prefix(order, ask), ask)
     proven = sum(results.get(frozenset(best) - {place}) is False for place in best)
-    return Found(tuple(best), proven)
+    return SmallestSet(tuple(best), proven)
 
 
 def _find_prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]:
@@ -76,23 +74,23 @@ def _find_prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list
 
     Places that turn out to matter more than those before them come first.
     """
-    first = list[int]()
+    prefix = list[int]()
     rest = list(order)
     while True:
         refused = -1
         accepted = len(rest)
         while accepted - refused > 1:
             middle = (refused + accepted) // 2
-            if ask([*first, *rest[:middle]]):
+            if ask([*prefix, *rest[:middle]]):
                 accepted = middle
             else:
                 refused = middle
-        gone = len(rest) - accepted
+        dropped = len(rest) - accepted
         rest = rest[:accepted]
         # Another halving costs more than it finds.
-        if not rest or gone < math.log2(gone + accepted + 1):
-            return [*first, *rest]
-        first.append(rest.pop())
+        if not rest or dropped < math.log2(dropped + accepted + 1):
+            return [*prefix, *rest]
+        prefix.append(rest.pop())
 
 
 def _give_back(kept: list[int], ask: Callable[[list[int]], bool]) -> None:
@@ -103,8 +101,8 @@ def _give_back(kept: list[int], ask: Callable[[list[int]], bool]) -> None:
         before = end = len(kept)
         while end > 0:
             begin = max(0, end - size)
-            if ask(rest := kept[:begin] + kept[end:]):
-                kept = rest
+            if ask(fewer := kept[:begin] + kept[end:]):
+                kept = fewer
                 end = begin
                 size = 2 * size
             elif size > 1:
