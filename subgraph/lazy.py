@@ -6,7 +6,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "connections", "metadata", "np", "onnx", "ort", "pickletools"]
+__all__ = [
+    "LazyModule",
+    "connections",
+    "ctypes",
+    "metadata",
+    "ml_dtypes",
+    "np",
+    "onnx",
+    "ort",
+    "pickletools",
+]
 
 
 class LazyModule:
@@ -22,16 +32,20 @@ class LazyModule:
 
 
 if TYPE_CHECKING:
+    import ctypes
     import pickletools
     from importlib import metadata
     from multiprocessing import connection as connections
 
+    import ml_dtypes
     import numpy as np
     import onnx
     import onnxruntime as ort
 else:
     connections = LazyModule("multiprocessing.connection")
+    ctypes = LazyModule("ctypes")
     metadata = LazyModule("importlib.metadata")
+    ml_dtypes = LazyModule("ml_dtypes")
     np = LazyModule("numpy")
     onnx = LazyModule("onnx")
     ort = LazyModule("onnxruntime")

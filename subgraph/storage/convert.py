@@ -10,7 +10,7 @@ from typing import Any
 
 from subgraph.documents import ABSENT, File, Word
 from subgraph.errors import UnknownName, UsageError
-from subgraph.lazy import np
+from subgraph.lazy import ml_dtypes, np
 from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import PACKED, Record, find_largest
@@ -259,8 +259,6 @@ def _convert_type(array: Array, dtype: str, scale: Scale | None) -> tuple[Array,
         elif "int" in dtype:
             out, over = _to_integers(scale.steps(wide) if scale else array, dtype)
         else:
-            import ml_dtypes
-
             # beyond the largest by more than half a step, which some types saturate
             out = array.astype(wanted)
             info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(wanted)

@@ -9,6 +9,7 @@ Arrays of strings are stored as fixed-width Unicode.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
@@ -315,8 +316,6 @@ def copy_record(
             `into`.
         copy: Copies one file. None for `shutil.copyfile`.
     """
-    import shutil
-
     files = []
     for file in record.files:
         _, many, number = Path(file).stem.partition("#")

@@ -46,6 +46,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from subgraph.lazy import ctypes
 from subgraph.system.shared import (
     CHUNK_BYTES,
     MEMORY_SHARE,
@@ -692,8 +693,6 @@ def read_nothing_ahead(handle: int) -> None:
 
 def buffer_lines() -> None:
     """Have C libraries write line by line: the last line before a crash is its reason."""
-    import ctypes
-
     with contextlib.suppress(Exception):  # another C library: its last lines may be lost
         library = _load_c_library()
         library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, LINE_BUFFERED, 0)
@@ -705,8 +704,6 @@ def flush_c() -> None:
 
 
 def _load_c_library() -> Any:
-    import ctypes  # 4 ms
-
     return ctypes.CDLL(None, use_errno=True)
 
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from subgraph.errors import InputError
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _ascend, _raw
@@ -72,8 +74,6 @@ def _read_head(files: Files, file: str) -> tuple[Any, int]:
 
     Raises InputError: there is no header, or it promises more bytes than the file has.
     """
-    from google.protobuf.message import DecodeError
-
     size = files.sizes[file]
     if files.head(file, 4) == NANO:
         hint = "convert it with msaccucmp convert -t npy"

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from google.protobuf.message import DecodeError
+
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.lazy import onnx
@@ -76,8 +78,6 @@ def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
 
     Raises InputError: it is not a tensor, or its data is in another file.
     """
-    from google.protobuf.message import DecodeError
-
     try:
         tensor: protobuf.TensorProto = protobuf.load_protos().TensorProto.FromString(
             files.read(file)
