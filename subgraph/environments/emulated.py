@@ -80,15 +80,15 @@ def find_emulator_version(processor: str) -> str:
     in it)`; "" without one."""
     if not find_qemu(processor):
         return ""
-    said = children.run(
+    printed = children.run(
         [find_qemu(processor), "--version"], timeout=MAX_VERSION_SECONDS
     ).out.decode(errors="replace")
-    found = re.search(r"version ((\d+)[\d.]*)", said)
-    if not found:
+    version = re.search(r"version ((\d+)[\d.]*)", printed)
+    if not version:
         return "qemu"
-    is_old = int(found[2]) < MIN_QEMU_MAJOR
+    is_old = int(version[2]) < MIN_QEMU_MAJOR
     old = f" (older than {MIN_QEMU_MAJOR}: newer kernels may crash in it)" if is_old else ""
-    return f"qemu {found[1]}{old}"
+    return f"qemu {version[1]}{old}"
 
 
 def describe_missing(processor: str) -> str:

@@ -220,14 +220,14 @@ def find_installed(backend: str, variant: str = "") -> list[str]:
             key=parse,
         )
     begin = f"{variant or find_package(backend)[0]}=="
-    found = {
+    versions = {
         word.removeprefix(begin)
         for word in flatten(
             installation.read_requirements(f)[:1] for f in installation.list_environments()
         )
         if word.startswith(begin)
     }
-    return sorted(found, key=parse)
+    return sorted(versions, key=parse)
 
 
 def find_own_release(backend: str) -> str:

@@ -468,10 +468,10 @@ def _iter_forms(
     """Yield the samples with each recorded form of these tensors, the matched ones first."""
     ways = []
     for sample in samples:
-        held = [sample.matches[n] for n in names if n in sample.matches]
-        ways.append(product(*((match, *match.forms) for match in held)))
-    for chosen in islice(zip(*ways, strict=False), MAX_FORMS):
+        matches = [sample.matches[n] for n in names if n in sample.matches]
+        ways.append(product(*((match, *match.forms) for match in matches)))
+    for combination in islice(zip(*ways, strict=False), MAX_FORMS):
         yield [
             replace(sample, matches={**sample.matches, **{m.tensor: m for m in forms}})
-            for sample, forms in zip(samples, chosen, strict=True)
+            for sample, forms in zip(samples, combination, strict=True)
         ]

@@ -183,8 +183,8 @@ def _find_unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
 
 def is_of_module(folder: Path) -> bool:
     """Return whether `subgraph.torch.record` wrote a folder of a module."""
-    made = scan(folder).read_json_if_there(MANIFEST) if folder.is_dir() else None
-    return isinstance(made, dict) and made.get("schema") == SCHEMA
+    manifest = scan(folder).read_json_if_there(MANIFEST) if folder.is_dir() else None
+    return isinstance(manifest, dict) and manifest.get("schema") == SCHEMA
 
 
 @contextmanager
@@ -222,17 +222,17 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         raise UsageError(what, "a different label for each: LABEL=DIR", code="option.repeated")
     runs = []
     for folder, name in zip(options.folders, names, strict=True):
-        said = folder.precision or options.precision or ""
+        precision = folder.precision or options.precision or ""
         try:
-            found = _split(name, _read(folder.path, graph, options, said))
+            parts = _split(name, _read(folder.path, graph, options, precision))
             # A board computes in the precision of the simulator before it.
-            claims = zip(found, accumulate(map(find_claim, found), _choose_coarser), strict=True)
-            found = [replace(r, precision=said or c, layout=options.layout) for r, c in claims]
-            runs += [replace(r, siblings=tuple(o for o in found if o is not r)) for r in found]
+            claims = zip(parts, accumulate(map(find_claim, parts), _choose_coarser), strict=True)
+            parts = [replace(r, precision=precision or c, layout=options.layout) for r, c in claims]
+            runs += [replace(r, siblings=tuple(o for o in parts if o is not r)) for r in parts]
         except InputError as e:
             if len(options.folders) == 1:
                 raise
-            runs.append(RecordedRun(name, missing=e.what, precision=said))
+            runs.append(RecordedRun(name, missing=e.what, precision=precision))
     if all(run.missing for run in runs):
         what = "; ".join(run.missing for run in runs)
         hint = "--recorded names a folder of layer dumps"
@@ -336,18 +336,18 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
 
 def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:
     """Return the runs with the samples that are fed; warn if some are dropped."""
-    out = []
+    limited = []
     for run in runs:
         if len(run.samples) > number:
             held, fed = (count(n, "sample") for n in (len(run.samples), number))
             text = "%s holds %s, the input is %s: the first is compared (-i a folder of samples)"
             log.warning(text, clean(run.name), held, fed)
-        out.append(replace(run, samples=run.samples[:number]))
-    return out
+        limited.append(replace(run, samples=run.samples[:number]))
+    return limited
 
 
-def _choose_coarser(one: str, other: str) -> str:
-    return max(one, other, key=PRECISIONS.index)
+def _choose_coarser(first: str, second: str) -> str:
+    return max(first, second, key=PRECISIONS.index)
 
 
 def find_claim(run: RecordedRun) -> str:
@@ -426,8 +426,8 @@ def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: 
     array = entry.read()
     _, dtype, dims = read_type(graph.inputs[name].type)
     if dims is not None:
-        given = array.shape if len(dims) == array.ndim else [None] * len(dims)
-        known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]
+        sizes = array.shape if len(dims) == array.ndim else [None] * len(dims)
+        known = [d if isinstance(d, int) else size for d, size in zip(dims, sizes, strict=True)]
         shape = fill_open_dimension(known, array.size)
         way = None
         if shape is not None:

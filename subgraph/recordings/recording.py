@@ -198,8 +198,8 @@ def _detect_one(place: Path, files: Files) -> str:
     for name in files.ending(".csv", ".tsv", ".txt", ".json"):
         head = files.head(name).decode(errors="replace").lower()
         words = set(re.findall(r"[a-z][a-z0-9_]*", head))
-        if len(found := sorted(words & STATISTICS)) > 1:
-            what = f"{name} holds statistics of tensors ({', '.join(found)}), not their values"
+        if len(statistics := sorted(words & STATISTICS)) > 1:
+            what = f"{name} holds statistics of tensors ({', '.join(statistics)}), not their values"
             hint = "have the tool dump the tensors themselves"
             break
     else:

@@ -310,12 +310,12 @@ class RecordedValues:
         Their paths are absolute.
         """
         graph = self.judge.model.graph
-        out = []
+        samples = []
         for k, m in enumerate(self.matched[: len(self.samples)]):
             names = [n for n in graph.iter_outputs(self.region.nodes) if n in m.matches]
             capture_tensors(self.judge.model, names)
-            out.append(m.save_all(names, folder / str(k), stems))
-        return out
+            samples.append(m.save_all(names, folder / str(k), stems))
+        return samples
 
 
 def write_recorded_case(

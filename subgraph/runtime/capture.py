@@ -190,9 +190,9 @@ def load_ancestors(
     They stay loaded: a later block that needs no others runs the same session. The model's file is
     in a folder of `into` meanwhile. `types`: of inputs that are not inputs of the model.
     """
-    held = reference.process.ancestors
-    if held and not types and held.covers(graph, above, tensors):
-        yield held.needed
+    loaded = reference.process.ancestors
+    if loaded and not types and loaded.covers(graph, above, tensors):
+        yield loaded.needed
         return
     fed = [n for n in tensors if n in graph.inputs]  # also inputs that no node reads
     needed = tuple(dict.fromkeys((*above.entering, *fed)))

@@ -154,12 +154,12 @@ def _find_code(roots: Sequence[Path]) -> Code:
 
     Hidden folders are omitted, and subcut's own, whose version is known.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     waiting = drop_repeats(roots)
-    looked = 0
-    while waiting and looked < MAX_FOLDERS and len(found) <= MAX_FILES:
+    folder_count = 0
+    while waiting and folder_count < MAX_FOLDERS and len(files) <= MAX_FILES:
         folder = waiting.pop(0)
-        looked += 1
+        folder_count += 1
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
@@ -168,13 +168,13 @@ def _find_code(roots: Sequence[Path]) -> Code:
             folder not in roots and any(entry.name in RESULTS for entry in entries)
         ):
             continue
-        found += (Path(e.path) for e in entries if e.name.endswith(CODE) and e.is_file())
+        files += (Path(e.path) for e in entries if e.name.endswith(CODE) and e.is_file())
         for inner in (Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)):
             if (inner / "pyvenv.cfg").is_file():
-                found += filter(is_file, [inner / system.PYTHON])
+                files += filter(is_file, [inner / system.PYTHON])
             elif not inner.name.startswith(".") and inner.name not in LEFT_OUT:
                 waiting.append(inner)
-    return Code(tuple(sorted(set(found[:MAX_FILES]))), not waiting and len(found) <= MAX_FILES)
+    return Code(tuple(sorted(set(files[:MAX_FILES]))), not waiting and len(files) <= MAX_FILES)
 
 
 def digest_contents(path: Path) -> str:
@@ -201,11 +201,11 @@ def find_packages(files: Iterable[Path]) -> list[str]:
     """Return the packages, with versions, of the Python interpreters among some files, sorted."""
     interpreters = [f for f in files if re.match(r"python[\d.]*(\.exe)?$", f.name)]
     homes = flatten((f.parent, f.resolve().parent) for f in interpreters)
-    found = set[Path]()
+    infos = set[Path]()
     for home, name in product(set(homes), _LIBRARIES):
         for place in ("lib/python3*", "Lib", f"{home.name}/Lib"):
-            found.update(home.parent.glob(f"{place}/{name}/*-info"))
-    return sorted(info.stem for info in found if info.suffix in (".dist-info", ".egg-info"))
+            infos.update(home.parent.glob(f"{place}/{name}/*-info"))
+    return sorted(info.stem for info in infos if info.suffix in (".dist-info", ".egg-info"))
 
 
 def find_imports() -> dict[str, str]:

@@ -181,14 +181,14 @@ DEVICES = {
 
 def find_by_package(package: str, backend: str) -> Device:
     """Return the first device of a package; without one, a device without a name."""
-    held = (device for device in DEVICES.values() if device.package == package)
-    return next(held, Device(spec=backend, package=package))
+    devices = (device for device in DEVICES.values() if device.package == package)
+    return next(devices, Device(spec=backend, package=package))
 
 
 def find_by_provider(provider: str) -> Device:
     """Return the device of a provider of onnxruntime; without one, a device without a name."""
-    held = (device for device in DEVICES.values() if provider and device.provider == provider)
-    return next(held, Device(provider=provider))
+    devices = (device for device in DEVICES.values() if provider and device.provider == provider)
+    return next(devices, Device(provider=provider))
 
 
 _BY_HAND = "-c cmd:COMMAND runs its own tools, --recorded DIR reads its layer dumps"

@@ -456,8 +456,8 @@ def _list_input_files(paths: Iterable[Path]) -> list[Path]:
         and not re.fullmatch(r"\..*|output_\d+\.pb", p.name)
     ]
     stems = {p.stem for p in files if p.suffix.lower() == ".npy"}
-    kept = (p for p in files if p.suffix.lower() not in RAW or p.stem not in stems)
-    return sorted(kept, key=_make_natural_key)
+    readable = (p for p in files if p.suffix.lower() not in RAW or p.stem not in stems)
+    return sorted(readable, key=_make_natural_key)
 
 
 def _make_natural_key(path: Path) -> list[Any]:

@@ -55,8 +55,8 @@ class ObjectLoad:
         result = self.run(feeds)
         missing = [name for name in self.graph.outputs if name not in result]
         if missing:
-            given = ", ".join(map(str, result)) or "nothing"
-            raise ValueError(f"the outputs {', '.join(missing)} are missing; it returned {given}")
+            names = ", ".join(map(str, result)) or "nothing"
+            raise ValueError(f"the outputs {', '.join(missing)} are missing; it returned {names}")
         return result
 
 

@@ -384,8 +384,8 @@ class Reference(Closable):
             if not self._restart or isinstance(e, WorkerDied):
                 raise
             raise ModelError(f"the reference lost the model: {e.what}", code=e.code) from e
-        given = run.by_name
-        if missing := [name for name in outputs if name not in given]:
+        values = run.by_name
+        if missing := [name for name in outputs if name not in values]:
             raise ModelError(
                 f"the reference, {self.backend}, has no value of '{missing[0]}'",
                 code="reference.no-value",

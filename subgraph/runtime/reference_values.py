@@ -151,14 +151,14 @@ class ReferenceValues:
 
     def _run_again(self, names: Sequence[str], into: Path, near: bool) -> None:
         graph = self.graph
-        made = [n for n in names if n in graph.maker]
+        computed = [n for n in names if n in graph.maker]
         stored = self.records[0] if near else {}
-        nodes = find_ancestors_until(graph, graph.producers(made), stored.__contains__)
+        nodes = find_ancestors_until(graph, graph.producers(computed), stored.__contains__)
         stored_random = {
             i for i in nodes & graph.random_nodes if self.records[0].keys() >= {*graph.makes[i]}
         }
         above = region.build_region(
-            graph, nodes - stored_random, [(n,) for n in made], keep_random=True
+            graph, nodes - stored_random, [(n,) for n in computed], keep_random=True
         )
         types = list_boundary_types(
             graph, [n for n in above.entering if n in graph.maker], self.records, {}
@@ -187,9 +187,9 @@ class ReferenceValues:
         return samples
 
     def _keep(self, k: int, tensors: Records, folder: Path) -> None:
-        kept = {n: r.rebase(folder) for n, r in tensors.items()}
-        self.watched.add(flatten(r.files for r in kept.values()))
-        self.records[k].update(kept)
+        records = {n: r.rebase(folder) for n, r in tensors.items()}
+        self.watched.add(flatten(r.files for r in records.values()))
+        self.records[k].update(records)
 
     def digest(self, records: Sequence[Record]) -> list[str]:
         """Return type and digest of the contents of each value. Each file is read once."""

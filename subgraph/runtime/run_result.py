@@ -181,10 +181,10 @@ class StoredResult:
     later: tuple[StoredResult, ...] | None = absent()
 
 
-def _equal(one: Record, other: Record) -> bool:
-    return (one.type_text, one.shapes) == (other.type_text, other.shapes) and all(
+def _equal(first: Record, second: Record) -> bool:
+    return (first.type_text, first.shapes) == (second.type_text, second.shapes) and all(
         a == b or filecmp.cmp(a, b, shallow=False)
-        for a, b in zip(one.files, other.files, strict=True)
+        for a, b in zip(first.files, second.files, strict=True)
     )
 
 

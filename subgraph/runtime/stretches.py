@@ -272,15 +272,15 @@ class _Nodes:
         """Return the cost of a node: of the weights that it reads, and of constants that are
         computed for it from them."""
         graph = self.graph
-        found = {}
+        costs = {}
         for name in reach(graph.reads[node], self._read_for_constant):
             read = self._read_for_constant(name)
             weights = [graph.weights[n] for n in read if n in graph.weights]
             if name in graph.weights:
-                found[name] = compute_held_bytes(graph.weights[name])
+                costs[name] = compute_held_bytes(graph.weights[name])
             elif read:
-                found[name] = CAST_BYTES * max(map(protobuf.count_elements, weights), default=0)
-        return Cost(found, max(found.values(), default=0))
+                costs[name] = CAST_BYTES * max(map(protobuf.count_elements, weights), default=0)
+        return Cost(costs, max(costs.values(), default=0))
 
     def _read_for_constant(self, name: str) -> Sequence[str]:
         """Return the tensors from which a constant is computed; none for another tensor."""
@@ -295,19 +295,19 @@ class _Nodes:
         A tensor of unknown size counts as the largest known one.
         """
         graph = self.graph
-        known = {
+        sizes = {
             n: sum(map(math.prod, r.shapes)) * max(dtypes.count_bits(r.dtype) // 8, 1)
             for n, r in records.items()
         }
-        largest = max(known.values(), default=0)
+        largest = max(sizes.values(), default=0)
         change = [0] * (len(self.order) + 2)
-        made = dict[str, int]()
+        positions = dict[str, int]()
         for k, i in enumerate(self.order):
-            made |= dict.fromkeys(graph.makes[i], k)
+            positions |= dict.fromkeys(graph.makes[i], k)
         for name, last in self.last_read.items():
-            held = known.get(name, largest)
-            change[made.get(name, -1) + 1] += held
-            change[last + 1] -= held
+            size = sizes.get(name, largest)
+            change[positions.get(name, -1) + 1] += size
+            change[last + 1] -= size
         return list(accumulate(change[:-1]))
 
 

@@ -113,8 +113,8 @@ class DeviceForm:
         Raises:
             UnknownName, UsageError: a word means nothing.
         """
-        rest = [word for word in words.split(":") if word != BIG_ENDIAN]
-        return cls(TensorFormat.parse(":".join(rest)), len(rest) < len(words.split(":")))
+        others = [word for word in words.split(":") if word != BIG_ENDIAN]
+        return cls(TensorFormat.parse(":".join(others)), len(others) < len(words.split(":")))
 
     def dtype(self, own: str) -> str:
         """Return the element type of a tensor of that type in the model."""

@@ -75,7 +75,7 @@ def make_safe_name(name: str) -> str:
 def make_safe_names(names: Iterable[str]) -> StringMap:
     """Return a file name for each name, all distinct even on file systems that ignore case."""
     taken = set()
-    out = {}
+    file_names = {}
     for name in names:
         base = candidate = make_safe_name(name)
         count = 1
@@ -83,8 +83,8 @@ def make_safe_names(names: Iterable[str]) -> StringMap:
             count += 1
             candidate = f"{base}~{count}"
         taken.add(candidate.lower())
-        out[name] = candidate
-    return out
+        file_names[name] = candidate
+    return file_names
 
 
 def number_stems(names: Iterable[str], prefix: str) -> dict[str, str]:

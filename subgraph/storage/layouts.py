@@ -170,8 +170,8 @@ def compute_stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
         stored = _make_blocks(layout, _pad_rank(shape, layout), c0).stored
         return (*shape[:-2], *stored[1:]) if layout == "FRACTAL_NZ" else stored
     if layout in PLAIN and len(layout) == len(shape):
-        own = [a for a in "NCDHW" if a in layout]
-        return tuple(shape[own.index(a)] for a in layout)
+        axes = [a for a in "NCDHW" if a in layout]
+        return tuple(shape[axes.index(a)] for a in layout)
     return shape
 
 
@@ -194,8 +194,8 @@ def _suggest_layouts(layout: str) -> str:
 
 def _find_axes(layout: str, model: str) -> Shape:
     """Return the position of each of the model's axes in a plain layout."""
-    own = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
-    return tuple(layout.index(a) for a in own)
+    axes = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
+    return tuple(layout.index(a) for a in axes)
 
 
 def _make_size_error(array: Array, layout: str, shape: Shape, hint: str = "") -> InputError:

@@ -247,13 +247,13 @@ def from_bits(array: Array, dtype: str) -> Array:
     raise InputError(f"found {array.dtype} where {expected} stored", code="tensor.other-type")
 
 
-def are_bits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def are_bits(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     """Return whether elements are raw bits of a type that numpy lacks: unsigned or void.
 
     In memory those types have the kind of void as well, but not its type.
     """
     raw = stored.kind == "u" or (stored.type is np.void and stored.names is None)
-    return raw and stored.itemsize == wanted.itemsize
+    return raw and stored.itemsize == dtype.itemsize
 
 
 def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:

@@ -394,24 +394,24 @@ def _open_pipe() -> tuple[int, int]:
     return held, lifeline
 
 
-def _kill_when_closed(held: int, group: int) -> bool:
+def _kill_when_closed(end: int, group: int) -> bool:
     """Have the kernel kill a group, which holds this end of a pipe, when our end of it closes.
     False: it cannot."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            fcntl.fcntl(held, fcntl.F_SETOWN, -group)
-            fcntl.fcntl(held, F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
+            fcntl.fcntl(end, fcntl.F_SETOWN, -group)
+            fcntl.fcntl(end, F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
             return True
     return False
 
 
-def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
+def _start_guard(end: int, group: int) -> subprocess.Popen[bytes]:
     """Start a shell that kills a group when our end of the pipe closes (macOS)."""
     words = ["/bin/sh", "-c", f"read _; kill -9 -{group}"]
-    nowhere = subprocess.DEVNULL
+    devnull = subprocess.DEVNULL
     return subprocess.Popen(
-        words, stdin=held, stdout=nowhere, stderr=nowhere, start_new_session=True, env={}
+        words, stdin=end, stdout=devnull, stderr=devnull, start_new_session=True, env={}
     )
 
 

@@ -179,7 +179,7 @@ def expand_layers(graph: Graph, words: Sequence[str]) -> list[str]:
     stay."""
     if graph.model.producer_name != PRODUCER:
         return [*words]
-    out = []
+    names = []
     for word in words:
         nodes = [
             i
@@ -189,5 +189,5 @@ def expand_layers(graph: Graph, words: Sequence[str]) -> list[str]:
         first = [
             graph.node_names[i] for i in nodes if not set(iter_predecessors(graph, i)) & set(nodes)
         ]
-        out += first if len(nodes) > 1 else [word]
-    return out
+        names += first if len(nodes) > 1 else [word]
+    return names

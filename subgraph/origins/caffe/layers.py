@@ -37,11 +37,11 @@ def convert_inner_product(layer: CaffeLayer) -> None:
         text = f"flatten = Flatten <axis = {axis}> (x)\n"
         operands[0] = "flatten"
     text += f"gemm = Gemm <transB = {int(not p.transpose)}> ({', '.join(operands)})"
-    out = (*shape[:axis], outputs)
+    output_shape = (*shape[:axis], outputs)
     if axis != 1:
         text += "\ny = Reshape (gemm, shape)"
-        values["shape"] = out
-    layer.formula(text, out, **values)
+        values["shape"] = output_shape
+    layer.formula(text, output_shape, **values)
 
 
 def convert_batch_norm(layer: CaffeLayer) -> None:
@@ -74,8 +74,8 @@ def convert_bn(layer: CaffeLayer) -> None:
     """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale,
     shift."""
     p = layer.get_parameters("bn_param")
-    given = {name for name, _ in p.given.fields}
-    if not p.bn_mode and not given & {"scale_filler", "shift_filler"}:
+    fields = {name for name, _ in p.given.fields}
+    if not p.bn_mode and not fields & {"scale_filler", "shift_filler"}:
         blobs = _read_blobs(layer, "factor", "offset", "offset", "variance")
         _normalize(layer, p.eps, *blobs)
     elif p.bn_mode in ("INFERENCE", "1"):

@@ -264,16 +264,16 @@ def _refuse_type(name: str, kind: str, message: Message, where: str) -> ModelErr
 
 def _find_inputs(net: Parameters, where: str) -> _NamedShapes:
     """Return the inputs before all layers, each with an `input_shape` or four `input_dim`s."""
-    given = [shape.dim for shape in net.input_shape]
-    if not given:
-        given = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
-    if len(given) != len(net.input):
+    shapes = [shape.dim for shape in net.input_shape]
+    if not shapes:
+        shapes = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
+    if len(shapes) != len(net.input):
         raise ModelError(
-            f"{where}: {count(net.input, 'input')}, {count(given, 'shape')}",
+            f"{where}: {count(net.input, 'input')}, {count(shapes, 'shape')}",
             "give each input an input_shape, or four input_dim",
             code="caffe.input-shape",
         )
-    return zip(net.input, given, strict=True)
+    return zip(net.input, shapes, strict=True)
 
 
 def _find_input_shapes(text: LayerText, where: str) -> list[list[int]]:

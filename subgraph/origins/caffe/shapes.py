@@ -22,9 +22,9 @@ def convert_concat(layer: CaffeLayer) -> None:
         raise layer.refuse(
             f"joins shapes that do not fit: {', '.join(format_shape(s) for s in layer.shapes)}"
         )
-    out = [*layer.shape]
-    out[axis] = sum(shape[axis] for shape in layer.shapes)
-    layer.last("Concat", out, axis=axis)
+    output_shape = [*layer.shape]
+    output_shape[axis] = sum(shape[axis] for shape in layer.shapes)
+    layer.last("Concat", output_shape, axis=axis)
 
 
 def convert_slice(layer: CaffeLayer) -> None:
@@ -61,20 +61,22 @@ def convert_crop(layer: CaffeLayer) -> None:
     """Cut the first bottom to the shape of the second from `axis` on."""
     p = layer.get_parameters("crop_param")
     axis = layer.resolve_axis(p.axis)
-    shape, wanted = layer.shapes
+    shape, target_shape = layer.shapes
     axes = list(range(axis, len(shape)))
     offsets = p.offset or [0]
     if len(offsets) == 1:
         offsets = offsets * len(axes)
-    if len(offsets) != len(axes) or len(wanted) != len(shape):
+    if len(offsets) != len(axes) or len(target_shape) != len(shape):
         raise layer.refuse(f"has {len(p.offset)} offsets for {len(axes)} axes")
-    ends = [offset + wanted[a] for a, offset in zip(axes, offsets, strict=True)]
+    ends = [offset + target_shape[a] for a, offset in zip(axes, offsets, strict=True)]
     if any(end > shape[a] for a, end in zip(axes, ends, strict=True)):
         raise layer.refuse(
-            f"would cut {format_shape(wanted)} out of {format_shape(shape)}, which is smaller"
+            f"would cut {format_shape(target_shape)} out of {format_shape(shape)}, which is smaller"
         )
-    out = (*shape[:axis], *wanted[axis:])
-    layer.formula("y = Slice (x, starts, ends, axes)", out, starts=offsets, ends=ends, axes=axes)
+    output_shape = (*shape[:axis], *target_shape[axis:])
+    layer.formula(
+        "y = Slice (x, starts, ends, axes)", output_shape, starts=offsets, ends=ends, axes=axes
+    )
 
 
 def convert_flatten(layer: CaffeLayer) -> None:
@@ -85,11 +87,11 @@ def convert_flatten(layer: CaffeLayer) -> None:
     end = layer.resolve_axis(p.end_axis)
     if end < axis:
         raise layer.refuse(f"ends at axis {end}, in front of {axis}")
-    out = (*shape[:axis], prod(shape[axis : end + 1]), *shape[end + 1 :])
+    output_shape = (*shape[:axis], prod(shape[axis : end + 1]), *shape[end + 1 :])
     if axis == 1 and end == len(shape) - 1:
-        layer.last("Flatten", out, axis=1)
+        layer.last("Flatten", output_shape, axis=1)
     else:
-        layer.formula("y = Reshape (x, shape)", out, shape=out)
+        layer.formula("y = Reshape (x, shape)", output_shape, shape=output_shape)
 
 
 def convert_reshape(layer: CaffeLayer) -> None:
@@ -103,12 +105,12 @@ def convert_reshape(layer: CaffeLayer) -> None:
         raise layer.refuse(f"cannot reshape {format_shape(shape)} to {dims}")
     dims = [n or shape[layer.resolve_axis(start + k)] for k, n in enumerate(dims)]
     if -1 in dims:
-        rest = prod(n for n in dims if n != -1)
-        dims[dims.index(-1)] = prod(shape[start:end]) // rest
-    out = (*shape[:start], *dims, *shape[end:])
-    if prod(out) != prod(shape):
-        raise layer.refuse(f"cannot reshape {format_shape(shape)} to {format_shape(out)}")
-    layer.formula("y = Reshape (x, shape)", out, shape=out)
+        known_size = prod(n for n in dims if n != -1)
+        dims[dims.index(-1)] = prod(shape[start:end]) // known_size
+    output_shape = (*shape[:start], *dims, *shape[end:])
+    if prod(output_shape) != prod(shape):
+        raise layer.refuse(f"cannot reshape {format_shape(shape)} to {format_shape(output_shape)}")
+    layer.formula("y = Reshape (x, shape)", output_shape, shape=output_shape)
 
 
 def convert_permute(layer: CaffeLayer) -> None:
@@ -125,8 +127,8 @@ def convert_tile(layer: CaffeLayer) -> None:
     p = layer.get_parameters("tile_param")
     axis = layer.resolve_axis(p.axis)
     repeats = [p.tiles if k == axis else 1 for k in range(len(layer.shape))]
-    out = [n * r for n, r in zip(layer.shape, repeats, strict=True)]
-    layer.formula("y = Tile (x, repeats)", out, repeats=repeats)
+    output_shape = [n * r for n, r in zip(layer.shape, repeats, strict=True)]
+    layer.formula("y = Tile (x, repeats)", output_shape, repeats=repeats)
 
 
 def convert_shuffle_channel(layer: CaffeLayer) -> None:

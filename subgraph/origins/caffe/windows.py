@@ -36,12 +36,12 @@ def _find_per_axis(layer: CaffeLayer, p: Parameters, name: str) -> list[int]:
         own = getattr(p, name)
         values = own if isinstance(own, list) else [own]
         values = (values or [default]) * (axes if len(values) < 2 else 1)
-    found = [n for n in values if n is not None]
-    if not len(found) == len(values) == axes:
-        raise layer.refuse(f"gives {name} for {len(found)} of {axes} axes")
-    if name != "pad" and min(found) < 1:
+    known = [n for n in values if n is not None]
+    if not len(known) == len(values) == axes:
+        raise layer.refuse(f"gives {name} for {len(known)} of {axes} axes")
+    if name != "pad" and min(known) < 1:
         raise layer.refuse(f"has a {name} of 0")
-    return found
+    return known
 
 
 def _find_groups(layer: CaffeLayer, p: Parameters) -> int:
@@ -210,8 +210,8 @@ def convert_prior_box(layer: CaffeLayer) -> None:
     if len(p.variance) not in (0, 1, 4):
         raise layer.refuse(f"has {len(p.variance)} variances: it must have one or four")
     variances = np.resize(np.array(p.variance or [0.1]), corners.size)
-    out = np.stack([corners.reshape(-1), variances]).astype(np.float32)[None]
-    layer.last("Constant", out.shape, inputs=(), value=numpy_helper.from_array(out, layer.name))
+    boxes = np.stack([corners.reshape(-1), variances]).astype(np.float32)[None]
+    layer.last("Constant", boxes.shape, inputs=(), value=numpy_helper.from_array(boxes, layer.name))
 
 
 def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
@@ -249,7 +249,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     classes = p.num_classes
     boxes = layer.shapes[2][-1] // 4
     _require_plain(layer, p, nms, boxes)
-    kept = [k for k in range(classes) if k != p.background_label_id]
+    foreground = [k for k in range(classes) if k != p.background_label_id]
     threshold = -3e38 if p.confidence_threshold is None else p.confidence_threshold
     corners = _decode(layer, p, boxes)
     # A pair is a class and the index of one of its candidates.
@@ -263,7 +263,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
         nms = NonMaxSuppression (candidates, unsqueeze, per_class, overlap, threshold)
         pairs = Gather <axis = 1> (nms, columns)""",
         sizes=(boxes, classes),
-        classes=kept,
+        classes=foreground,
         top_k=[min(nms.top_k, boxes) if nms.top_k > -1 else boxes],
         corners=corners,
         axis=[1],
@@ -275,7 +275,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     best = f"{layer.name}/best"
     candidates = f"{layer.name}/candidates"
     score = layer.step("score = GatherND (best, pairs)", best=best, pairs=pairs)
-    most = boxes * len(kept)
+    most = boxes * len(foreground)
     if p.keep_top_k > -1:
         most = p.keep_top_k
         # The best boxes of all classes stay, in the order of their classes.
@@ -307,7 +307,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
         candidates=candidates,
         pairs=pairs,
         first=[0],
-        labels=np.array(kept, np.float32),
+        labels=np.array(foreground, np.float32),
         score=score,
         axis_1=[1],
         zero=0.0,

@@ -74,7 +74,7 @@ def _declare(values: Mapping[str, Any]) -> dict[str, Declared]:
     return {name: (value.dtype.name, value.shape) for name, value in values.items()}
 
 
-def pair(what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]) -> dict[str, str]:
+def pair(kind: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]) -> dict[str, str]:
     """Return the original's name of each tensor: the same, or the only one of its type and shape.
 
     The order of inputs and outputs means nothing: converters sort them.
@@ -87,25 +87,25 @@ def pair(what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]
         UnpairedError: Several are alike, or one has no partner.
     """
     pairs = {name: name for name in ours if name in theirs}
-    mine = [n for n in ours if n not in pairs]
+    unpaired = [n for n in ours if n not in pairs]
     others = [n for n in theirs if n not in pairs]
     if len(ours) == len(theirs) == 1:
         return dict(zip(ours, theirs, strict=True))
-    alike = {name: [n for n in others if _fit(ours[name], theirs[n])] for name in mine}
-    pairs |= {name: found[0] for name, found in alike.items() if len(found) == 1}
+    alike = {name: [n for n in others if _fit(ours[name], theirs[n])] for name in unpaired}
+    pairs |= {name: candidates[0] for name, candidates in alike.items() if len(candidates) == 1}
     if len(ours) == len(theirs) == len(set(pairs.values())):
         return pairs
     names = (
         f"{', '.join(n) or 'none'} of the {of}"
-        for n, of in ((mine, "ONNX model"), (others, "original"))
+        for n, of in ((unpaired, "ONNX model"), (others, "original"))
     )
-    raise UnpairedError(f"{what}s cannot be paired by name: {' with '.join(names)}")
+    raise UnpairedError(f"{kind}s cannot be paired by name: {' with '.join(names)}")
 
 
-def _fit(one: Declared, other: Declared) -> bool:
+def _fit(first: Declared, second: Declared) -> bool:
     """Return whether the two can be the same tensor; an undeclared type or size fits all."""
-    dtype, dims = one
-    other_dtype, other_dims = other
+    dtype, dims = first
+    other_dtype, other_dims = second
     if dtype and other_dtype and dtype != other_dtype:
         return False
     if dims is None or other_dims is None:

@@ -145,12 +145,12 @@ def find_nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, 
 
 def find_places(graph: Graph, program: Program) -> dict[str, Place]:
     """Return the places in the program of an ONNX graph's tensors, if the program has them."""
-    own = {node.name: node.format_node() for node in program.graph.nodes}
+    statements = {node.name: node.format_node() for node in program.graph.nodes}
     found = {}
     for tensor, i in graph.maker.items():
         statement = read_statement(graph, i)
-        place = find_place(tensor, own)
-        if place and (not statement or own.get(parse_name(statement)) == statement):
+        place = find_place(tensor, statements)
+        if place and (not statement or statements.get(parse_name(statement)) == statement):
             found[tensor] = place
     return found
 

@@ -139,7 +139,7 @@ plain = replace_characters(r"[/.\\: ]")
 
 def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
     """Read the origin of each output of an op from the JSONs of `atc`; ignore damaged ones."""
-    out = {}
+    origins = {}
     for file in files.ending(".json"):
         if not _START.match(files.head(file).lstrip()):
             continue
@@ -149,8 +149,8 @@ def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
             attributes = _parse_attributes(op)
             node = plain(str(op.get("name", "")))
             for k, output in enumerate(_filter_dicts(op.get("output_desc"))):
-                out[node, k] = _parse_origin(op, attributes, k, _parse_attributes(output))
-    return out
+                origins[node, k] = _parse_origin(op, attributes, k, _parse_attributes(output))
+    return origins
 
 
 def _filter_dicts(value: Any) -> list[JsonObject]:
@@ -170,24 +170,27 @@ def _parse_attributes(item: Fields) -> JsonObject:
     return attributes
 
 
-def _parse_origin(op: Fields, of_op: Fields, k: int, of_output: Fields) -> Origin:
-    """Parse the origin of output `k` from the attributes of an op (`of_op`) and output
-    (`of_output`)."""
-    listed = of_op.get("_datadump_original_op_names")
+def _parse_origin(op: Fields, op_attributes: Fields, k: int, output_attributes: Fields) -> Origin:
+    """Parse the origin of output `k` from the attributes of its op and of the output."""
+    listed = op_attributes.get("_datadump_original_op_names")
     # Absent: the op is a node of the model by the same name. There, but empty: inserted by the
     # compiler.
     fused = tuple(map(str, _get_list(listed, "s")))
     if listed is None:
         fused = (str(op.get("name", "")),)
-    name = of_output.get("_datadump_origin_name")
+    name = output_attributes.get("_datadump_origin_name")
     if name is None:
         name = fused[0] if len(fused) == 1 and op.get("type") not in CONSTANT else ""
-    index = of_output.get("_datadump_origin_output_index")
-    layout = of_output.get("_datadump_origin_format") or of_output.get("origin_format") or ""
-    shape = of_output.get("origin_shape")
+    index = output_attributes.get("_datadump_origin_output_index")
+    layout = (
+        output_attributes.get("_datadump_origin_format")
+        or output_attributes.get("origin_format")
+        or ""
+    )
+    shape = output_attributes.get("origin_shape")
     dims = _get_list(shape, "i")
     sizes = tuple(d for d in dims if isinstance(d, int) and d >= 0)
-    is_set = of_output.get("origin_shape_initialized") is True
+    is_set = output_attributes.get("origin_shape_initialized") is True
     known = sizes if shape and len(sizes) == len(dims) and is_set else None
     index = index if isinstance(index, int) else k
     return Origin(str(name), index, fused, known, layouts.normalize_name(str(layout)))

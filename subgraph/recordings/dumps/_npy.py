@@ -75,8 +75,10 @@ def parse(data: bytes, size: int) -> Header:
         raise HeaderError(f"its header has shape {list(shape)} of {dtype}")
     header = Header(shape, fortran, dtype, file.tell(), math.prod(shape) * dtype.itemsize)
     if header.offset + header.nbytes > size:
-        held = size - header.offset
-        raise HeaderError(f"its header promises {header.nbytes} bytes of values; it has {held}")
+        available = size - header.offset
+        raise HeaderError(
+            f"its header promises {header.nbytes} bytes of values; it has {available}"
+        )
     return header
 
 

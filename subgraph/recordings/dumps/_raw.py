@@ -190,5 +190,5 @@ def _parse_exported_spec(item: JsonObject) -> TensorSpec:
     spec = _parse_spec(item)
     if not (stored := spec.closed_shape):
         return spec
-    given = item.get("original_shape") or layouts.compute_plain_shape(stored, spec.layout)
-    return replace(spec, shape=tuple(map(int, given)), stored=stored)
+    shape = item.get("original_shape") or layouts.compute_plain_shape(stored, spec.layout)
+    return replace(spec, shape=tuple(map(int, shape)), stored=stored)

@@ -67,8 +67,8 @@ Header = tuple[int, Shape, int, int]  # number of the element type, shape, offse
 def detect(files: Files) -> int:
     """Detect the format by the magic number IEB0, or by the first line of the text form."""
     blobs = files.ending(".ieb")
-    found = any(_is_binary(files, name) or _parse_printed_head(files, name) for name in blobs)
-    return MARKED if found else NONE
+    is_dump = any(_is_binary(files, name) or _parse_printed_head(files, name) for name in blobs)
+    return MARKED if is_dump else NONE
 
 
 def plain(name: str) -> str:

@@ -122,7 +122,7 @@ class _Matching:
                 self.matches[match.tensor] = min(rivals, key=get_distance)
         self._separate()
         fused = any(m.others.named or len(m.entry.fused) > 1 for m in self.matches.values())
-        self._tell_misnamed()
+        self._note_misnamed()
         if nameless:
             pool = dict.fromkeys(filter(self._is_read, nameless))
             unnamed = Unnamed(self._fit, pool, self._names.likely)
@@ -267,9 +267,11 @@ class _Matching:
                 possible = tuple(m.tensor for m in others)
                 self.matches[best.tensor] = best.with_others(possible=possible)
 
-    def _tell_misnamed(self) -> None:
-        """Tell which other tensor entries hold that are far from their names' tensors: one that no
-        entry holds, or that of another such entry."""
+    def _note_misnamed(self) -> None:
+        """Note the other tensor that an entry holds if its value is far from its own tensor.
+
+        The other tensor is one that no entry holds, or that of another such entry.
+        """
         far = {
             n: m for n, m in self.matches.items() if m.distance > MAX_DISTANCE and m.how != "map"
         }
@@ -279,9 +281,9 @@ class _Matching:
         for tensor, match in far.items():
             names = sums.find_near(self._fit.value(match.entry), MAX_DISTANCE)
             near = (self._fit.align(match.entry, n) for n in names)
-            held = min(near, key=get_distance, default=match)
-            if held.distance <= MAX_DISTANCE:
-                self.matches[tensor] = match.with_others(held=held.tensor)
+            nearest = min(near, key=get_distance, default=match)
+            if nearest.distance <= MAX_DISTANCE:
+                self.matches[tensor] = match.with_others(held=nearest.tensor)
 
     def _iter_floats(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
         """Yield tensors of real numbers or 8-bit codes, one at a time."""

@@ -72,18 +72,18 @@ class ModelNames:
         """Find the tensor that a toolkit writes as this name, and how."""
         spellings = (recorded, _OUTPUT_NUMBER.sub("", recorded))
         names = flatten(map(list_likely_names, spellings))
-        found = (self._forms.get(self._plain(name)) for name in names)
-        return next(filter(None, found), None)
+        forms = (self._forms.get(self._plain(name)) for name in names)
+        return next(filter(None, forms), None)
 
     def likely(self, recorded: str) -> Strings:
         """Return the tensors that a name which the model does not have can mean, the likeliest
         first."""
-        found = []
+        tensors = []
         for stem in list_likely_names(recorded):
             form = self._plain(stem)
             if form != self._plain(recorded):
-                found += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
-            found += [*self._modules.get(form, ()), *self._calls.get(form, ())]
+                tensors += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
+            tensors += [*self._modules.get(form, ()), *self._calls.get(form, ())]
         # A name can join the names of several nodes: it means the tensor of the last one.
         name = self._plain(recorded)
         lengths = sorted({len(n) for n in self._nodes}, reverse=True)
@@ -94,8 +94,8 @@ class ModelNames:
                 if len(part) == length and part in self._nodes:
                     ends.setdefault(at + length, part)
         if last := ends.get(len(name)):
-            found.append(self._nodes[last])
-        return tuple(dict.fromkeys(found))
+            tensors.append(self._nodes[last])
+        return tuple(dict.fromkeys(tensors))
 
 
 def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> Strings:
@@ -109,10 +109,10 @@ def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> St
         leaves = any(n in graph.outputs or set(graph.readers.get(n, ())) != {last} for n in between)
         if last < 0 or len(inner) > 1 or leaves:
             break
-        made = [n for n in graph.makes[last] if n in tensors]
-        if len(made) != 1:
+        results = [n for n in graph.makes[last] if n in tensors]
+        if len(results) != 1:
             break
-        name = made[0]
+        name = results[0]
         chain.append(name)
     return tuple(chain)
 

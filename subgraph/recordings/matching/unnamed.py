@@ -393,17 +393,17 @@ class _Following:
                 queue += [(n, now) for n in new if n not in self.matches and now < 2]
         return [name for name, weighted in found.items() if weighted or name in self.matches]
 
-    def _compute(self, tensor: str, given: TensorMatch | None = None) -> Array | None:
+    def _compute(self, tensor: str, extra: TensorMatch | None = None) -> Array | None:
         """Compute a tensor by the reference from the values recorded before it, and from `given`.
 
         Returns None if all of them are the reference's values, or if it cannot be computed.
         """
-        known = self.matches | ({given.tensor: given} if given else {})
+        known = self.matches | ({extra.tensor: extra} if extra else {})
         region = regions.find_upstream_until(self.graph, [tensor], known.__contains__)
         if region is None:
             return None
         entering = [known[n] for n in region.inputs if n in known]
-        if not given and all(match.distance <= MAX_EXACT_DISTANCE for match in entering):
+        if not extra and all(match.distance <= MAX_EXACT_DISTANCE for match in entering):
             return None
         try:
             _, outputs = run_recorded([replace(self.matched, matches=known)], region)

@@ -80,14 +80,14 @@ def _find_lowered(device: Device, options: Fields) -> StringMap:
 def caveat(options: Fields) -> str:
     """Name a precision below float32 that is a default, and the emulator of a device."""
     first = devices(options)[0]
-    said = [
+    facts = [
         f"{first.name} computes in {claim} by its default; {first.name}:{key}=0 for float32"
         for key, claim in _find_lowered(first, {}).items()
         if key not in options
     ]
     if instead := first.emulated():
-        said.append(f"not the device: {instead} answers for {first.name}")
-    return "; ".join(said)
+        facts.append(f"not the device: {instead} answers for {first.name}")
+    return "; ".join(facts)
 
 
 def prepare(options: Fields, settings: Any, own: Collection[str]) -> list[Any] | None:
@@ -98,13 +98,13 @@ def prepare(options: Fields, settings: Any, own: Collection[str]) -> list[Any] |
     """
     for device in devices(options):
         device.prepare()
-    given = {  # the options of the first provider
+    own_options = {  # the options of the first provider
         name: str(value)
         for name, value in options.items()
         if name not in own and not name.startswith("session.")
     }
     if "ep" in options:
-        settings.add_provider_for_devices(_find_plugin_devices(options), given)
+        settings.add_provider_for_devices(_find_plugin_devices(options), own_options)
         return None
     names = list_names(options)
     available = ort.get_available_providers()
@@ -118,8 +118,8 @@ def prepare(options: Fields, settings: Any, own: Collection[str]) -> list[Any] |
         ort, "preload_dlls"
     ):
         ort.preload_dlls(directory="")  # CUDA's libraries that pip installed
-    if given:
-        return [(names[0], given), *names[1:]]
+    if own_options:
+        return [(names[0], own_options), *names[1:]]
     return list(names)
 
 
@@ -223,8 +223,8 @@ def _find_plugin_devices(options: Fields) -> list[Any]:
         name = str(module.get_ep_name())
     else:
         name = list_names(options)[0]
-    found = [device for device in ort.get_ep_devices() if device.ep_name == name]
-    if not found:
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == name]
+    if not devices:
         try:
             ort.register_execution_provider_library(name, place)
         except Exception as e:
@@ -233,13 +233,13 @@ def _find_plugin_devices(options: Fields) -> list[Any]:
                 "library=MODULE or FILE",
                 code="backend.provider-not-loadable",
             ) from e
-        found = [device for device in ort.get_ep_devices() if device.ep_name == name]
-    if not found:
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == name]
+    if not devices:
         raise BackendError(
             f"the provider {name} of {library} sees no device on this machine",
             code="backend.no-device",
         )
-    return found
+    return devices
 
 
 def _find_library(library: str) -> tuple[str, ModuleType | None]:

@@ -102,12 +102,12 @@ def exact(options: Fields) -> JsonObject | None:
 
 def switches(options: Fields) -> Switches:
     """Half precision, Vulkan, and ways of computing that are exact in real numbers only."""
-    found = {name: {**options, name: "0"} for name in PARTS if str(options.get(name, 1)) != "0"}
+    switched = {name: {**options, name: "0"} for name in PARTS if str(options.get(name, 1)) != "0"}
     if options.get("precision") == "fp16":
-        found["half precision"] = {**options, "precision": "fp32"}
+        switched["half precision"] = {**options, "precision": "fp32"}
     if str(options.get("vulkan", 0)) == "1":
-        found["Vulkan"] = {**options, "vulkan": "0"}
-    return found
+        switched["Vulkan"] = {**options, "vulkan": "0"}
+    return switched
 
 
 def load(model: Path, options: Fields) -> Run:
@@ -200,14 +200,14 @@ class _Net:
             Refused: a number needs more than 32 bits. ModelError: it failed.
         """
         extractor = self.net.create_extractor()
-        held = []
+        matrices = []
         for k, (array, port) in enumerate(
             zip(_foreign.input_arrays(feeds, self.input_ports), self.input_ports, strict=True)
         ):
             matrix = self._make_matrix(array, port, self.axes[0].get(k, NO_BATCH))
-            held.append(matrix)
+            matrices.append(matrix)
             extractor.input(f"in{k}", matrix)
-        given = {}
+        values = {}
         for k, port in enumerate(self.output_ports):
             code, value = extractor.extract(f"out{k}")
             if code:
@@ -215,8 +215,8 @@ class _Net:
                     f"ncnn failed while running, with code {code}, at '{port.name}'",
                     code="backend.run-failed",
                 )
-            given[port.name] = self._read(value, port, self.axes[1].get(k, NO_BATCH))
-        return given
+            values[port.name] = self._read(value, port, self.axes[1].get(k, NO_BATCH))
+        return values
 
     def _make_matrix(self, array: Any, port: _foreign.Port, axis: int) -> Any:
         if (
@@ -228,11 +228,11 @@ class _Net:
                 f"ncnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers",
                 code="backend.unsupported-type",
             )
-        held = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
+        stored = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
         if axis == NO_BATCH or array.shape[axis] == 1:
-            return self.ncnn.Mat(held if axis == NO_BATCH else held.squeeze(axis)).clone()
+            return self.ncnn.Mat(stored if axis == NO_BATCH else stored.squeeze(axis)).clone()
         try:
-            return self.ncnn.Mat(held, batch_index=axis).clone()
+            return self.ncnn.Mat(stored, batch_index=axis).clone()
         except TypeError as e:  # of releases before 2026
             raise Refused(
                 f"this ncnn computes no batch of {array.shape[axis]}", code="backend.no-batch"
@@ -244,8 +244,8 @@ class _Net:
         own."""
         sizes = [size for size in port.dims or () if size is not None]
         closed = port.dims is not None and len(sizes) == len(port.dims)
-        one = axis == NO_BATCH or (closed and len(sizes) > axis and sizes[axis] == 1)
-        array = np.array(value.numpy() if one else value.numpy(batch_index=axis))
+        is_single = axis == NO_BATCH or (closed and len(sizes) > axis and sizes[axis] == 1)
+        array = np.array(value.numpy() if is_single else value.numpy(batch_index=axis))
         if closed and array.size == math.prod(sizes):
             array = array.reshape(sizes)
         return array.astype(find_dtype(port.dtype))
@@ -277,13 +277,13 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
             f"pnnx took more than {MAX_PNNX_SECONDS} s for the model",
             code="backend.conversion-timeout",
         ) from e
-    said = done.stdout + done.stderr
+    printed = done.stdout + done.stderr
     if (
         done.returncode
         or not (folder / "m.ncnn.param").is_file()
         or not (folder / "m_ncnn.py").is_file()
     ):
-        lines = [line for line in said.splitlines() if line.strip() and WARNING not in line]
+        lines = [line for line in printed.splitlines() if line.strip() and WARNING not in line]
         if lines and done.returncode >= 0:
             last = lines[-1]
         else:
@@ -291,7 +291,7 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
         raise Refused(
             f"pnnx does not convert the model: {last[:400]}", code="backend.refused-model"
         )
-    return said
+    return printed
 
 
 def _find_pnnx() -> list[str]:
@@ -300,11 +300,11 @@ def _find_pnnx() -> list[str]:
     Raises:
         NotInstalled: It is not installed.
     """
-    found = find_spec("pnnx")
-    if found is None or not found.origin:
+    spec = find_spec("pnnx")
+    if spec is None or not spec.origin:
         raise NotInstalled("pnnx is not installed", HINT, code="package.not-installed")
     program = next(
-        (file for file in Path(found.origin).parent.glob("pnnx*") if file.suffix in ("", ".exe")),
+        (file for file in Path(spec.origin).parent.glob("pnnx*") if file.suffix in ("", ".exe")),
         None,
     )
     if program is None:

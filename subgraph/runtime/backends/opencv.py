@@ -40,12 +40,12 @@ def precision(options: Fields) -> str:
 def switches(options: Fields) -> Switches:
     """Winograd's convolutions, fused layers, and the new engine."""
     classic = {"engine": "classic"}
-    found = {
+    changes = {
         "winograd": {"winograd": "0"},
         "fusion": {"fusion": "0", **classic},
         "its new engine": classic,
     }
-    return {name: {**options, **changed} for name, changed in found.items()}
+    return {name: {**options, **changed} for name, changed in changes.items()}
 
 
 def load(model: Path, options: Fields) -> Run:

@@ -51,20 +51,20 @@ def precision(options: Fields) -> str:
 
 def exact(options: Fields) -> Fields | None:
     """Return the options with float32 instead of a lower precision; None if these are."""
-    rest = {k: v for k, v in options.items() if k != HINT}
+    others = {k: v for k, v in options.items() if k != HINT}
     if precision(options) != "fp32":
-        return {**rest, "precision": "f32"}
+        return {**others, "precision": "f32"}
     return None
 
 
 def switches(options: Fields) -> Switches:
     """Dynamic quantization, and all that its mode for speed allows."""
-    found = {
+    changes = {
         "dynamic quantization": {DYNAMIC_QUANTIZATION: "0"},
         "its mode for speed": {MODE: "ACCURACY"},
     }
     device = _find_device(options)
-    return {name: {**options, **o} for name, o in found.items() if _has_property(device, *o)}
+    return {name: {**options, **o} for name, o in changes.items() if _has_property(device, *o)}
 
 
 def caveat(options: Fields) -> str:

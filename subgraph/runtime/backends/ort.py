@@ -94,7 +94,7 @@ def exact(options: Fields) -> Fields | None:
 def switches(options: Fields) -> Switches:
     """Activations in int8 next to 4-bit weights, weights packed ahead, memory that tensors share,
     kernels for int8, and threads, which add up in another order."""
-    found = {
+    changes = {
         "int8 activations of 4-bit weights": {"session.qdq_matmulnbits_accuracy_level": "1"},
         "packed weights": {"session.disable_prepacking": "1"},
         "shared memory": {"reuse": "0"},
@@ -103,8 +103,8 @@ def switches(options: Fields) -> Switches:
         "threads": {"threads": "1"},
     }
     if not _uses_cpu(options):
-        found = {**_import_providers().switches(options), **found}
-    return {name: {**options, **changed} for name, changed in found.items()}
+        changes = {**_import_providers().switches(options), **changes}
+    return {name: {**options, **changed} for name, changed in changes.items()}
 
 
 def load(model: Path, options: Fields) -> Run:
@@ -148,9 +148,9 @@ def load(model: Path, options: Fields) -> Run:
             settings.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(weights)
             )
-        what = model.read_bytes() if weights else str(model)
+        source = model.read_bytes() if weights else str(model)
         session = ort.InferenceSession(
-            what, settings, providers=providers, disabled_optimizers=off, enable_fallback=0
+            source, settings, providers=providers, disabled_optimizers=off, enable_fallback=0
         )
     except Exception as e:
         if not _uses_cpu(options) and (
@@ -207,15 +207,15 @@ def passes(model: Path, options: Fields) -> list[str]:
 @cache
 def words() -> frozenset[str]:
     """Return the words that may be names of optimizer passes."""
-    found = set()
+    names = set()
     for file in Path(ort.__file__).parent.joinpath("capi").iterdir():
         if file.is_file() and file.stat().st_size >= LIBRARY_BYTES:
             with (
                 file.open("rb") as library,
                 mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ) as text,
             ):
-                found.update(WORD.findall(text))
-    return frozenset(word.decode() for word in found if not word.isupper() and not word.islower())
+                names.update(WORD.findall(text))
+    return frozenset(word.decode() for word in names if not word.isupper() and not word.islower())
 
 
 def _find_disabled_passes(options: Fields) -> list[str]:

@@ -130,14 +130,14 @@ def _call_function(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any,
     if not callable(function):
         raise BackendError(f"there is no function {where}", WANTED, code="torch.no-function")
     try:
-        made = function()
+        result = function()
     except Exception as e:
         raise BackendError(
             f"{where} failed: {type(e).__name__}: {e}",
             "correct the file",
             code="torch.function-failed",
         ) from e
-    parts = list(made) if isinstance(made, (tuple, list)) else [made, _make_zeros(graph)]
+    parts = list(result) if isinstance(result, (tuple, list)) else [result, _make_zeros(graph)]
     module, args, options = (*parts, {}, {})[:3]
     if (
         not isinstance(module, torch.nn.Module)
@@ -164,7 +164,7 @@ def _make_zeros(graph: Graph) -> tuple[Any, ...]:
     Raises:
         BackendError: a size is open.
     """
-    given = []
+    arguments = []
     for name, info in graph.inputs.items():
         _, dtype, dims = read_type(info.type)
         if dims is None or not all(isinstance(size, int) for size in dims):
@@ -173,5 +173,5 @@ def _make_zeros(graph: Graph) -> tuple[Any, ...]:
                 WANTED,
                 code="torch.open-size",
             )
-        given.append(programs.to_tensor(np.zeros(dims, find_dtype(dtype))))
-    return tuple(given)
+        arguments.append(programs.to_tensor(np.zeros(dims, find_dtype(dtype))))
+    return tuple(arguments)

@@ -125,15 +125,15 @@ def _find_browser_version(browser: str) -> str:
 def caveat(options: Fields) -> str:
     """Name the processor that computes instead of a GPU, and the packages that npm fetches."""
     release = str(options.get("version", NEWEST))
-    said = []
+    facts = []
     if options.get("ep") in GPU and not hardware.has_gpu():
-        said.append(
+        facts.append(
             f"{options['ep']} computes by a renderer in software on this processor: a GPU may"
             " differ"
         )
     if RELEASE.fullmatch(release) and not _place(release).is_dir():
-        said.append(f"npm fetches {PACKAGE}@{release} (33 MB, once)")
-    return "; ".join(said)
+        facts.append(f"npm fetches {PACKAGE}@{release} (33 MB, once)")
+    return "; ".join(facts)
 
 
 def exact(options: Fields) -> JsonObject | None:
@@ -202,12 +202,12 @@ def load(model: Path, options: Fields) -> Run:
         "level": LEVELS[str(options.get("opt", "all"))],
         "layout": options.get("layout", ""),
     }
-    said = page.ask("build", {"model": page.server.give([model.read_bytes()])[0], **settings})
-    if "error" in said:
+    built = page.ask("build", {"model": page.server.give([model.read_bytes()])[0], **settings})
+    if "error" in built:
         raise Refused(
-            f"onnxruntime-web refuses the model: {said['error']}", code="backend.refused-model"
+            f"onnxruntime-web refuses the model: {built['error']}", code="backend.refused-model"
         )
-    session = int(said["session"])
+    session = int(built["session"])
     page.living.add(session)
 
     def run(feeds: Tensors) -> Values:
@@ -217,13 +217,16 @@ def load(model: Path, options: Fields) -> Run:
             {"name": port.name, "type": port.dtype, "shape": list(array.shape), "at": at}
             for port, array, at in zip(inputs, arrays, places, strict=True)
         ]
-        given = page.ask(
+        reply = page.ask(
             "run", {"session": session, "feeds": fed, "outputs": [port.name for port in outputs]}
         )
-        if "error" in given:
-            raise ModelError(f"onnxruntime-web: {given['error']}", code="backend.run-failed")
+        if "error" in reply:
+            raise ModelError(f"onnxruntime-web: {reply['error']}", code="backend.run-failed")
         ports = index_by_name(outputs)
-        return {one["name"]: page.server.array(one, ports[one["name"]]) for one in given["outputs"]}
+        return {
+            output["name"]: page.server.array(output, ports[output["name"]])
+            for output in reply["outputs"]
+        }
 
     # The page releases it with the next request.
     weakref.finalize(run, page.living.discard, session)
@@ -304,14 +307,17 @@ class _Page:
                 return _start_driver().webkit.launch()
             if "firefox" in Path(place).name.lower():
                 prefs = OF_FIREFOX if provider.startswith("webgpu") else {}
-                how = {"channel": "moz-firefox", "firefox_user_prefs": prefs}  # by WebDriver BiDi
-                return _start_driver().firefox.launch(executable_path=place, **how)
+                options = {
+                    "channel": "moz-firefox",
+                    "firefox_user_prefs": prefs,
+                }  # by WebDriver BiDi
+                return _start_driver().firefox.launch(executable_path=place, **options)
             flags = list(WEBGPU) if provider.startswith(GPU) else []
             if flags and not hardware.has_gpu():
                 flags += IN_SOFTWARE
-            root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
+            is_root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
             return _start_driver().chromium.launch(
-                executable_path=place, args=flags, chromium_sandbox=not root
+                executable_path=place, args=flags, chromium_sandbox=not is_root
             )
         except Exception as e:
             errors = re.findall(r"\[err\] (.*(?:FATAL|ERROR|rror while).*)", str(e))[:1] or [
@@ -322,11 +328,11 @@ class _Page:
                 WEBKIT: f"playwright install {WEBKIT}",
                 "firefox": "apt install firefox-esr, or browser=PATH",
             }
-            asked = instead.get(
+            hint = instead.get(
                 browser,
                 "apt install chromium, or browser=PATH of Chromium, Chrome, Edge or Firefox",
             )
-            raise BackendError(what, asked, code="web.no-browser") from e
+            raise BackendError(what, hint, code="web.no-browser") from e
 
 
 @cache
@@ -464,14 +470,15 @@ class ReleaseServer:
         self._taken = {}
         return list(self._given)
 
-    def array(self, one: Fields, port: _foreign.Port) -> Any:
+    def array(self, output: Fields, port: _foreign.Port) -> Any:
         """Return an output that the page has sent."""
-        data = self._taken.pop(one["at"], b"")
-        dtype = find_dtype(one["type"])
-        shape = [int(n) for n in one["dims"]]
+        data = self._taken.pop(output["at"], b"")
+        dtype = find_dtype(output["type"])
+        shape = [int(n) for n in output["dims"]]
         if len(data) != dtype.itemsize * math.prod(shape):
+            size = f"{len(data)} bytes, which is not {shape} of {output['type']}"
             raise ModelError(
-                f"'{one['name']}' has {len(data)} bytes, which is not {shape} of {one['type']}",
+                f"'{output['name']}' has {size}",
                 code="tensor.wrong-size",
             )
         return _foreign.as_declared(np.frombuffer(data, dtype).reshape(shape), port)
@@ -480,12 +487,12 @@ class ReleaseServer:
         """Reply to GET."""
         _, secret, *rest = request.path.partition("?")[0].split("/")
         name = "/".join(rest)
-        found = self._read_content(name) if secrets.compare_digest(secret, self._secret) else None
-        request.send_response(200 if found is not None else 404)
+        content = self._read_content(name) if secrets.compare_digest(secret, self._secret) else None
+        request.send_response(200 if content is not None else 404)
         request.send_header(
             "Content-Type", KINDS.get(Path(name).suffix, "application/octet-stream")
         )
-        request.send_header("Content-Length", str(len(found or b"")))
+        request.send_header("Content-Length", str(len(content or b"")))
         # WebAssembly's threads need it.
         for policy, value in (
             ("Opener", "same-origin"),
@@ -494,7 +501,7 @@ class ReleaseServer:
             request.send_header(f"Cross-Origin-{policy}-Policy", value)
         request.send_header("Cache-Control", "no-store" if name in self._given else "max-age=3600")
         request.end_headers()
-        request.wfile.write(found or b"")
+        request.wfile.write(content or b"")
 
     def _read_content(self, name: str) -> bytes | None:
         if not name:

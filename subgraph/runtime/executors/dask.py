@@ -106,12 +106,12 @@ def require_workers(client: Any, address: str, resources: Resources) -> None:
 
 def slots(executor: Any) -> int:
     """Return the number of tasks that its workers run at once."""
-    wanted: Resources = executor._kwargs.get("resources", {})
+    resources: Resources = executor._kwargs.get("resources", {})
     workers = executor._client.scheduler_info(n_workers=-1)["workers"].values()
     total = 0
     for worker in workers:
         limits = [worker["nthreads"]]
-        limits += (int(worker["resources"].get(n, 0) // value) for n, value in wanted.items())
+        limits += (int(worker["resources"].get(n, 0) // value) for n, value in resources.items())
         total += min(limits)
     return total
 
