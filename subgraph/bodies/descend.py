@@ -95,12 +95,12 @@ def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, BodyGraph] | N
         UsageError: There is no such iteration, or the selectors name nodes of several graphs.
         ModelError: A node in the body draws random numbers.
     """
-    found = _split_common_body(graph, names)
-    if found is None:
+    common = _split_common_body(graph, names)
+    if common is None:
         return None
-    body = open_body(graph, found[0])
+    body = open_body(graph, common[0])
     inner = _make_declared_graph(body)
-    return body, BodyGraph(inner, tuple(_strip_body(body, inner, rest) for rest in found[1]), None)
+    return body, BodyGraph(inner, tuple(_strip_body(body, inner, rest) for rest in common[1]), None)
 
 
 def run_body(
@@ -155,8 +155,8 @@ def _split_common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, St
     Raises:
         UsageError: The selectors name nodes of several graphs.
     """
-    found = [split_selector(graph, name) for name in names]
-    bodies = {f[0].text if f else "" for f in found}
+    parts = [split_selector(graph, name) for name in names]
+    bodies = {part[0].text if part else "" for part in parts}
     if not bodies - {""}:
         return None
     if len(bodies) > 1:
@@ -167,8 +167,8 @@ def _split_common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, St
             "name nodes of one body",
             code="region.two-graphs",
         )
-    (name, _), *_ = filter(None, found)
-    return name, tuple(f[1] for f in found if f)
+    (name, _), *_ = filter(None, parts)
+    return name, tuple(part[1] for part in parts if part)
 
 
 def _strip_body(body: Body, graph: Graph, rest: str) -> str:

@@ -183,10 +183,10 @@ def _iter_combinations(
 ) -> Iterator[tuple[float, Sequence[Answer]]]:
     """Yield the likeliest answers to a batch, then the batch with one answer changed."""
     likeliest = [some[0] for some in guesses]
-    chance = math.prod(p for p, _ in likeliest)
+    chance = math.prod(guess_chance for guess_chance, _ in likeliest)
     yield chance, [answer for _, answer in likeliest]
     for k, (first, *others) in enumerate(guesses):
-        for p, answer in others:
+        for guess_chance, answer in others:
             changed = [a for _, a in likeliest]
             changed[k] = answer
-            yield chance / first[0] * p, changed
+            yield chance / first[0] * guess_chance, changed

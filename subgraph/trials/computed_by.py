@@ -52,26 +52,26 @@ def share(judge: Judge, found: Mapping[int, str]) -> str:
 
 def name_provider(trials: Trials, region: Region) -> str:
     """Return the provider that computed a region that is wrong alone; "" if it is unknown."""
-    found = find_region_providers(trials, region)
-    names = drop_repeats(found.values())
-    by = " and ".join(map(clean, names))
-    if len(found) == len(region.nodes) and all(
-        _is_elsewhere(trials.runtime, name) for name in names
-    ):
-        return f"computed by {by}: the fault is not that of {clean(trials.runtime.candidate.name)}"
-    if len(names) == 1 and len(found) == len(region.nodes):
-        return f"computed by {by}"
-    each = (
-        f"{', '.join(trials.graph.label(n) for n in found if found[n] == name)} by {clean(name)}"
-        for name in names
-    )
-    return f"computed: {'; '.join(each)}" if found else ""
+    providers = find_region_providers(trials, region)
+    names = drop_repeats(providers.values())
+    joined_names = " and ".join(map(clean, names))
+    if len(providers) == len(region.nodes):
+        if all(_is_elsewhere(trials.runtime, name) for name in names):
+            runtime = clean(trials.runtime.candidate.name)
+            return f"computed by {joined_names}: the fault is not that of {runtime}"
+        if len(names) == 1:
+            return f"computed by {joined_names}"
+    parts = []
+    for name in names:
+        labels = (trials.graph.label(n) for n in providers if providers[n] == name)
+        parts.append(f"{', '.join(labels)} by {clean(name)}")
+    return f"computed: {'; '.join(parts)}" if providers else ""
 
 
 def _is_elsewhere(runtime: CandidateRuntime, name: str) -> bool:
     """Return whether this is a provider that was not requested."""
-    asked = (str(runtime.candidate.options.get(key, "")) for key in ("providers", "ep"))
-    return not any(name in one for one in asked)
+    requested = (str(runtime.candidate.options.get(key, "")) for key in ("providers", "ep"))
+    return not any(name in option for option in requested)
 
 
 def _reports_providers(runtime: CandidateRuntime) -> bool:

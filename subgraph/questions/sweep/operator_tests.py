@@ -250,15 +250,15 @@ def _iter_node_tests() -> Iterator[_OnnxTest]:
         ) from e
     state = np.random.get_state()
     modules = pkgutil.walk_packages(cases.__path__, f"{cases.__name__}.")
-    for module in sorted(m.name for m in modules):
+    for module in sorted(module.name for module in modules):
         np.random.seed(0)
         importlib.import_module(module)
     np.random.set_state(state)
     ops: dict[str, tuple[str, str]] = {}
     for case in list(cases._NodeTestCases):
-        m = EXPANDED.fullmatch(case.name)
+        match = EXPANDED.fullmatch(case.name)
         node = case.model.graph.node[0]
-        ops[case.name] = ops[m[1]] if m and m[1] in ops else (node.op_type, node.domain)
+        ops[case.name] = ops[match[1]] if match and match[1] in ops else (node.op_type, node.domain)
         for inputs, outputs in case.data_sets:
             yield _OnnxTest(
                 case.name, *ops[case.name], NODE, case.model, inputs, outputs, case.rtol, case.atol
@@ -276,7 +276,7 @@ def _iter_network_tests() -> Iterator[_OnnxTest]:
         if LIGHT_NETWORKS not in url or not path.is_file():
             continue
         model = onnx.load(path)
-        weights = {w.name for w in model.graph.initializer}
+        weights = {weight.name for weight in model.graph.initializer}
         inputs = []
         for info in model.graph.input:
             if info.name not in weights:
@@ -287,7 +287,9 @@ def _iter_network_tests() -> Iterator[_OnnxTest]:
         files = [
             path.with_name(f"{path.stem}_output_{k}.pb") for k in range(len(model.graph.output))
         ]
-        outputs = [numpy_helper.to_array(onnx.load_tensor(str(f))) for f in files if f.is_file()]
+        outputs = [
+            numpy_helper.to_array(onnx.load_tensor(str(file))) for file in files if file.is_file()
+        ]
         yield _OnnxTest(
             f"test_{path.stem}", "", "", NETWORK, model, inputs, outputs, case.rtol, case.atol
         )

@@ -15,6 +15,7 @@ from subgraph.iterables import flatten
 from subgraph.search.driver import Search
 from subgraph.search.oracle import (
     Accumulation,
+    Answer,
     Finding,
     FindingKind,
     Items,
@@ -151,15 +152,20 @@ def _measure_shares(
     """
     shares = []
     for piece in pieces:
-        (a,) = yield from state.ask(
-            Purpose.GROWTH, [state.aim.make_isolated_query(piece, state.aim.first, explain=True)]
-        )
-        fails = state.aim.outcome(piece, a) is RegionOutcome.FAIL
-        share = a.share.of_target
+        answer = yield from _ask_alone(state, piece)
+        fails = state.aim.outcome(piece, answer) is RegionOutcome.FAIL
+        share = answer.share.of_target
         if fails and (not graded or share is None or share >= MIN_CULPRIT_SHARE):
             return None
         shares.append(share or 0.0)
     return shares
+
+
+def _ask_alone(state: SearchState, items: Items) -> Search[Answer]:
+    """Return the answer on these items alone, with their share of the error."""
+    query = state.aim.make_isolated_query(items, state.aim.first, explain=True)
+    (answer,) = yield from state.ask(Purpose.GROWTH, [query])
+    return answer
 
 
 def _find_spoiling(
@@ -196,9 +202,7 @@ def _find_spoiling(
     items = tuple(sorted(flatten(pieces)))
     if not (yield from state.tail(Purpose.TAIL, items)).fails:
         return None
-    (alone,) = yield from state.ask(
-        Purpose.GROWTH, [state.aim.make_isolated_query(items, state.aim.first, explain=True)]
-    )
+    alone = yield from _ask_alone(state, items)
     return Finding(
         FindingKind.CULPRIT,
         items,
