@@ -244,12 +244,12 @@ def redact_files(
     files: PackedFiles = {}
     document_name = next((name for name in (RUN_JSON, SWEEP_JSON) if name in case_files.files), "")
     for name, path in case_files.files.items():
-        last = PurePosixPath(name).name
-        if last == MANIFEST or (document_name and name in REPORT_FILES.values()):
+        base_name = PurePosixPath(name).name
+        if base_name == MANIFEST or (document_name and name in REPORT_FILES.values()):
             continue
         if path.suffix in UNCHANGED:
             files[name] = path
-        elif last == REPRO:
+        elif base_name == REPRO:
             files[name] = REPRO_SCRIPT.read_bytes()
         elif path.suffix == ".json":
             hint = "make the case again"
@@ -259,9 +259,11 @@ def redact_files(
                 kind = results.find_type(schema) if schema in results.KNOWN else ReadRun
                 from_json(kind, document, str(path), hint)
             files[name] = case.as_json(_redact_document(name, document, redactor))
-        elif last in (LOG, TODO_TXT, BLAME_ANSWER):
-            text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
-            files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}
+        elif base_name in (LOG, TODO_TXT, BLAME_ANSWER):
+            text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), base_name)
+            files |= (
+                {name: text.encode()} if base_name in redactor.kept or ALL in redactor.keep else {}
+            )
     if document_name:
         document = json.loads(read_data(files[document_name]))
         with contextlib.suppress(SubcutError, TypeError):  # one of another version has no reports

@@ -215,7 +215,7 @@ class Redactor:
 
     def _redact_mapping(self, value: Fields, key: str, inside: bool) -> JsonObject:
         if inside and key == "options":
-            return {k: self.redact_option(k, v) for k, v in value.items()}
+            return {name: self.redact_option(name, v) for name, v in value.items()}
         if inside and key == "files":  # of the candidate, by the word that names each
             return {self._name(word): digest for word, digest in value.items()}
         is_map = key in MAPS
@@ -224,13 +224,13 @@ class Redactor:
         if is_judged:
             of_criterion.add("why")
         redacted = {}
-        for k, v in value.items():
-            kind = key if is_map and not isinstance(v, Mapping) else k
-            is_plain = bool(_IDENTIFIER.fullmatch(k)) and self._remove_private(k) == k
-            is_known = is_map or k in self.names or is_plain
-            redacted[k if is_known else REMOVED] = (
+        for name, v in value.items():
+            kind = key if is_map and not isinstance(v, Mapping) else name
+            is_plain = bool(_IDENTIFIER.fullmatch(name)) and self._remove_private(name) == name
+            is_known = is_map or name in self.names or is_plain
+            redacted[name if is_known else REMOVED] = (
                 self._remove_private(str(v))
-                if k in of_criterion
+                if name in of_criterion
                 else self.document(v, kind, inside)
             )
         return redacted
@@ -266,11 +266,11 @@ class Redactor:
             "a secret of the environment": any(s.encode() in data for s in self.secrets),
             "what looks like a token": _TOKENS.search(text),
             "a URL with a password": _PASSWORD.search(text),
-            **{kind: addresses and found.search(text) for kind, found in _ADDRESSES.items()},
+            **{kind: addresses and pattern.search(text) for kind, pattern in _ADDRESSES.items()},
             "your user name": words and _has_word(self.users, data),
             "this machine's name": words and _has_word(self.hosts, data),
         }
-        return [kind for kind, found in has_kind.items() if found]
+        return [kind for kind, is_found in has_kind.items() if is_found]
 
 
 @cache

@@ -51,8 +51,10 @@ def mask_plateau(values: Array) -> Array | None:
     if lowest > -MIN_PLATEAU:
         return None
     plateau = finite & (flat <= lowest / 2)
-    rest = float(np.abs(flat).max(where=finite & ~plateau, initial=0.0))
+    largest_other = float(np.abs(flat).max(where=finite & ~plateau, initial=0.0))
     spread = float(flat.max(where=plateau, initial=lowest)) - lowest
-    if not 0 < rest <= MAX_REST * -lowest or spread > max(4 * rest, MIN_WIDTH * -lowest):
+    if not 0 < largest_other <= MAX_REST * -lowest or spread > max(
+        4 * largest_other, MIN_WIDTH * -lowest
+    ):
         return None
     return plateau.reshape(values.shape)

@@ -102,8 +102,8 @@ class Draft:
     def drop_unused_functions(self) -> None:
         """Remove the local functions that the original model calls and the draft does not call."""
         gone = self._called - _find_called(self.model)
-        kept = [f for key, f in list_functions(self.model).items() if key not in gone]
-        assign(self.model.functions, kept)
+        functions = [f for key, f in list_functions(self.model).items() if key not in gone]
+        assign(self.model.functions, functions)
 
     # ------------------------------------------------------------ inserting
 

@@ -102,11 +102,13 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
         joined[taker] = output
     makers = index_by_name(one.model.graph.output)
     for taker, output in joined.items():
-        a = read_type(makers[output].type)
-        b = read_type(other.inputs[taker].type)
-        if a[:2] != b[:2] or not (a.does_shape_fit(b) or not a.dims or not b.dims):
+        source = read_type(makers[output].type)
+        target = read_type(other.inputs[taker].type)
+        is_open = not source.dims or not target.dims
+        if source[:2] != target[:2] or not (is_open or source.does_shape_fit(target)):
             raise ModelError(
-                f"output '{output}' is {a.dtype} {a.dims}, input '{taker}' is {b.dtype} {b.dims}",
+                f"output '{output}' is {source.dtype} {source.dims},"
+                f" input '{taker}' is {target.dtype} {target.dims}",
                 "--map joins others, or put a Cast or Reshape between them",
                 code="edit.types-differ",
             )
@@ -217,14 +219,14 @@ def remove_tail(
         NoRegion: The head would have no nodes.
         ModelError: A type at the boundary is unknown.
     """
-    below = find_descendants(graph, flatten(select(graph, word).nodes for word in selectors))
-    if len(below) == len(graph.nodes):
+    tail_nodes = find_descendants(graph, flatten(select(graph, word).nodes for word in selectors))
+    if len(tail_nodes) == len(graph.nodes):
         raise NoRegion(
             "nothing is left: all nodes are below",
             "name a node further down with --from",
             code="edit.nothing-left",
         )
-    region = build_region(graph, below, [tuple(graph.outputs)], keep_random=True)
+    region = build_region(graph, tail_nodes, [tuple(graph.outputs)], keep_random=True)
     tail = cut_region(graph, region, captured, dynamic=True)
     tail.model.metadata_props.add(key=OUTPUTS, value=json.dumps(list(graph.outputs)))
     draft = Draft(graph)

@@ -123,13 +123,13 @@ def _iter_reduced(
 ) -> Iterator[Array]:
     """Yield the reduction of each slice, axis by axis."""
     wanted = set(axes)
-    rest = values.reshape([n for n in shape if n != 1])
+    reduced = values.reshape([n for n in shape if n != 1])
     for axis in (a for a, n in enumerate(shape) if n != 1):
         if axis in wanted:
-            yield np.asarray(reduce.reduce(rest.reshape(rest.shape[0], -1), axis=1))
+            yield np.asarray(reduce.reduce(reduced.reshape(reduced.shape[0], -1), axis=1))
         if not (wanted := wanted - {axis}):
             return
-        rest = reduce.reduce(rest, axis=0)
+        reduced = reduce.reduce(reduced, axis=0)
 
 
 def find_probability_axis(values: Array) -> int | None:

@@ -296,5 +296,5 @@ class _Quantized:
 
     def finish(self, write: NodeWriter, moved: str, y: str, dtype: str) -> None:
         """Write y: `moved`, but for the values that stay."""
-        whole = write("Where", self.keep, self.wide, moved) if self.keep else moved
-        write("Cast", whole, to=dtype, output=y)
+        combined = write("Where", self.keep, self.wide, moved) if self.keep else moved
+        write("Cast", combined, to=dtype, output=y)

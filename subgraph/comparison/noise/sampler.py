@@ -369,8 +369,8 @@ def _load_model(
 
 def _find_floats(sampler: NoiseSampler, names: Iterable[str]) -> StringMap:
     """Find the types of the float tensors among tensors that nodes produce."""
-    made = (n for n in names if n in sampler.graph.maker and n not in sampler.region.inputs)
-    return {n: sampler._types[n] for n in made if sampler._types.get(n) in FLOATS}
+    computed = (n for n in names if n in sampler.graph.maker and n not in sampler.region.inputs)
+    return {n: sampler._types[n] for n in computed if sampler._types.get(n) in FLOATS}
 
 
 def _find_entering(

@@ -193,11 +193,11 @@ class _TensorPair:
 
     def check(self, text: str, x: Array, y: Array) -> Iterator[Explanation]:
         """Yield the explanation that y is x, if it holds."""
-        some = measure_distance(*sample(x, y))
-        if not max(some.largest, some.mean) > 2 * self.allowed:  # also if they are NaN
-            whole = measure_distance(x, y)
-            if whole.explains(self.unexplained, self.allowed):
-                yield Explanation(text, whole.largest)
+        sampled = measure_distance(*sample(x, y))
+        if not max(sampled.largest, sampled.mean) > 2 * self.allowed:  # also if they are NaN
+            distance = measure_distance(x, y)
+            if distance.explains(self.unexplained, self.allowed):
+                yield Explanation(text, distance.largest)
 
 
 def _sample_finite(values: Array) -> Array:

@@ -355,19 +355,19 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, Mode
     """
     for form in forms:
         fits = []
-        words = ""
+        description = ""
         fixed = ""
         for i, node in enumerate(source.nodes):
             source.fixed = False
             if here := form(source, node, Substitution(source, i)):
-                words = here
+                description = here
                 own = FIXED if source.any_shape and source.fixed else ""
                 fixed = fixed or own
                 fits.append((i, f"{here} {format_node_title(node)}{own}"))
         for i, text in fits if len(fits) <= MAX_ALONE else ():
             yield text, _substitute(source, form, [i])
         if len(fits) > 1:
-            text = f"{words} each of {len(fits)} nodes{fixed}"
+            text = f"{description} each of {len(fits)} nodes{fixed}"
             yield text, _substitute(source, form, [i for i, _ in fits])
 
 

@@ -66,7 +66,7 @@ def _rewrite_float_power(source: RegionModel, node: NodeProto, new: Substitution
 
 
 @restrict_to(*SATURATED)
-def _clip(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_saturated(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     if source.element(x) not in (TensorProto.FLOAT, TensorProto.FLOAT16):
         return ""
@@ -81,7 +81,7 @@ def _clip(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("Add", floats=True)
-def _add(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_add(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     for k, name in enumerate(node.input):
         value = source.value(name)
         if value is not None:
@@ -91,7 +91,7 @@ def _add(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("Div", floats=True)
-def _multiply_constant(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_constant_divisor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     divisor = source.value(node.input[1])
     if divisor is None or not np.all(divisor):
         return ""
@@ -148,7 +148,7 @@ def _rewrite_remainder(source: RegionModel, node: NodeProto, new: Substitution) 
 
 
 @restrict_to("BitShift")
-def _write_power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_shift(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Compute in int64, which holds each product of up to 32 bits.
 
     A shift by more bits than the type has leaves 0 or the sign.
@@ -178,17 +178,17 @@ FORMS = [
     _rewrite_square,
     _rewrite_float_power,
     restrict_to("Sqrt")(make_formula_form("Pow(x, 0.5)", "a Pow with 0.5 instead of")),
-    _clip,
+    _rewrite_saturated,
     restrict_to("Tanh", floats=True)(make_formula_form(TANH, "2·Sigmoid(2x) - 1 instead of")),
     restrict_to("Sigmoid", floats=True)(make_formula_form(SIGMOID, "1 / (1 + Exp(-x)) instead of")),
     restrict_to("Sub", floats=True)(
         make_formula_form("Add(x, Neg(y))", "an Add of the negative instead of")
     ),
-    _add,
-    _multiply_constant,
+    _rewrite_add,
+    _rewrite_constant_divisor,
     _rewrite_reciprocal,
     _rewrite_where,
     _rewrite_maximum,
     _rewrite_remainder,
-    _write_power_of_two,
+    _rewrite_shift,
 ]

@@ -89,11 +89,11 @@ def _means_the_same(body: FunctionProto, opset: int) -> bool:
     )
 
 
-def _are_alike(one: Any, other: Any) -> bool:
+def _are_alike(first: Any, second: Any) -> bool:
     """Return whether two versions have equal inputs, outputs and attributes; types may differ."""
-    return bool(one.since_version == other.since_version) or _describe_form(one) == _describe_form(
-        other
-    )
+    if first.since_version == second.since_version:
+        return True
+    return _describe_form(first) == _describe_form(second)
 
 
 def _extends(older: Any, newer: Any) -> bool:

@@ -139,7 +139,7 @@ def _rewrite_mean(source: RegionModel, node: NodeProto, new: Substitution) -> st
 
 
 @restrict_to("ReduceMean", floats=True)
-def _divide(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_mean_as_sum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     axes = find_reduced_axes(source, node)
     shape = source.shape(node.input[0])
@@ -172,5 +172,5 @@ FORMS = [
     _rewrite_global,
     _rewrite_mean,
     _rewrite_hard,
-    _divide,
+    _rewrite_mean_as_sum,
 ]

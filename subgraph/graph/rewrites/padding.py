@@ -27,7 +27,7 @@ def _rewrite_explicit(source: RegionModel, node: NodeProto, new: Substitution) -
     pads = _find_pads(source, node)
     if pads is None or get_attribute(node, "auto_pad", "NOTSET") == "NOTSET":
         return ""
-    _set(new.copy(node), pads)
+    _set_padding(new.copy(node), pads)
     return f"the padding as numbers, not auto_pad={get_attribute(node, 'auto_pad')}, in"
 
 
@@ -65,7 +65,7 @@ def _rewrite_floor(source: RegionModel, node: NodeProto, new: Substitution) -> s
 
 
 @restrict_to("AveragePool", floats=True)
-def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_mean(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rewrite as the mean of a padded input, times the ratio of all and counted elements."""
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
@@ -94,7 +94,7 @@ def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @restrict_to("ConvTranspose")
-def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _rewrite_transposed(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     auto_pad = get_attribute(node, "auto_pad", "NOTSET")
@@ -110,14 +110,14 @@ def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     total = [full - y[k + 2] for k, full in enumerate(reach)]
     if min(total) < 0:
         return ""
-    _set(new.copy(node), _divide(total, auto_pad), output_shape=None)
+    _set_padding(new.copy(node), _divide_padding(total, auto_pad), output_shape=None)
     return "the padding as numbers in"
 
 
 @restrict_to("Pad")
 def _rewrite_concat(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _find_constant_pad(source, node)
-    value = _fill(source, node)
+    value = _find_fill(source, node)
     shape = source.shape(node.input[0])
     if pads is None or value is None or shape is None or min(pads) < 0 or not any(pads):
         return ""
@@ -147,7 +147,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
             continue
         own = _find_pads(source, reader)
         neutral = _find_neutral(source, reader)
-        fill = _fill(source, node)
+        fill = _find_fill(source, node)
         half = len(pads) // 2
         borders = [*pads[:2], *pads[half : half + 2]]
         is_same = neutral is not None and fill is not None and fill == neutral
@@ -157,9 +157,11 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
         new.drop(i)
         copied = new.copy(reader)
         copied.input[0] = node.input[0]
-        _set(copied, [a + b for a, b in zip(own, [*pads[2:half], *pads[half + 2 :]], strict=True)])
-        words = f"the padding of {node.name or 'Pad'} inside {reader.name or reader.op_type}"
-        yield words, new.model()
+        _set_padding(
+            copied, [a + b for a, b in zip(own, [*pads[2:half], *pads[half + 2 :]], strict=True)]
+        )
+        description = f"the padding of {node.name or 'Pad'} inside {reader.name or reader.op_type}"
+        yield description, new.model()
 
 
 def _find_constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
@@ -171,7 +173,7 @@ def _find_constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None
     return get_attribute(node, "pads") if value is None else [int(p) for p in value]
 
 
-def _fill(source: RegionModel, node: NodeProto) -> Array | None:
+def _find_fill(source: RegionModel, node: NodeProto) -> Array | None:
     """Return the value with which a Pad fills; None if it is computed."""
     if name := get_argument(node, 2):
         value = source.value(name)
@@ -222,10 +224,10 @@ def _find_pads(source: RegionModel, node: NodeProto) -> list[int] | None:
     for k, size in enumerate(x[2:]):
         last = (-(-size // strides[k]) - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1
         total.append(max(0, last - size))
-    return _divide(total, auto_pad)
+    return _divide_padding(total, auto_pad)
 
 
-def _divide(total: list[int], auto_pad: str) -> list[int]:
+def _divide_padding(total: list[int], auto_pad: str) -> list[int]:
     """Divide the padding of each axis between begin and end; an odd element is at one of them."""
     less = [t // 2 for t in total]
     more = [t - t // 2 for t in total]
@@ -250,11 +252,11 @@ def _pad_before(
         padded = new.node("Pad", [x, new.integers(pads), constant])
     copied = new.copy(node)
     copied.input[0] = padded
-    _set(copied, [0] * len(begins + ends), **others)
+    _set_padding(copied, [0] * len(begins + ends), **others)
     return copied
 
 
-def _set(node: NodeProto, pads: list[int], **others: int | None) -> None:
+def _set_padding(node: NodeProto, pads: list[int], **others: int | None) -> None:
     """Write attributes of a node, and remove auto_pad and those that are None."""
     values = {"auto_pad": None, "pads": pads, **others}
     kept = [a for a in node.attribute if a.name not in values]
@@ -262,4 +264,11 @@ def _set(node: NodeProto, pads: list[int], **others: int | None) -> None:
     assign(node.attribute, [*kept, *written])
 
 
-FORMS = [_rewrite_explicit, _transpose, _rewrite_own_pad, _rewrite_floor, _count, _rewrite_concat]
+FORMS = [
+    _rewrite_explicit,
+    _rewrite_transposed,
+    _rewrite_own_pad,
+    _rewrite_floor,
+    _rewrite_mean,
+    _rewrite_concat,
+]

@@ -43,7 +43,7 @@ def _rewrite_forward(source: RegionModel, node: NodeProto, new: Substitution) ->
 def _rewrite_one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if not _fits(node, new, "bidirectional"):
         return ""
-    found = []
+    outputs_by_way = []
     for k in (0, 1):
         inputs = [
             _write_half(source, new, n, k) if n and i in PER_DIRECTION else n
@@ -51,10 +51,10 @@ def _rewrite_one_way_each(source: RegionModel, node: NodeProto, new: Substitutio
         ]
         outputs = [new.name(f"way{k}") if name else "" for name in node.output]
         _run(node, new, inputs, outputs, k, reverse=bool(k))
-        found.append(outputs)
-    for i, (one, other) in enumerate(zip(*found, strict=True)):
-        if one:
-            new.node("Concat", [one, other], node.output[i], axis=0 if i else 1)
+        outputs_by_way.append(outputs)
+    for i, (forward, backward) in enumerate(zip(*outputs_by_way, strict=True)):
+        if forward:
+            new.node("Concat", [forward, backward], node.output[i], axis=0 if i else 1)
     return "two that run forwards, one on the reversed sequence, instead of"
 
 
