@@ -261,9 +261,8 @@ def redact_files(
             files[name] = case.as_json(_redact_document(name, document, redactor))
         elif base_name in (LOG, TODO_TXT, BLAME_ANSWER):
             text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), base_name)
-            files |= (
-                {name: text.encode()} if base_name in redactor.kept or ALL in redactor.keep else {}
-            )
+            is_kept = base_name in redactor.kept or ALL in redactor.keep
+            files |= {name: text.encode()} if is_kept else {}
     if document_name:
         document = json.loads(read_data(files[document_name]))
         with contextlib.suppress(SubcutError, TypeError):  # one of another version has no reports
