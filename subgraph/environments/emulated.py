@@ -176,10 +176,10 @@ def choose_wheels(processor: str) -> list[str]:
         flatten(find_system(processor).glob(f"{lib}/*/libc.so.6") for lib in ("lib", "usr/lib")),
         None,
     )
-    found = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
-    if not found:
+    version = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
+    if not version:
         raise _make_damaged_error(processor)
-    names = ("2014", *(f"_2_{minor}" for minor in GLIBC if minor <= int(found[1])))
+    names = ("2014", *(f"_2_{minor}" for minor in GLIBC if minor <= int(version[1])))
     platforms = flatten(("--platform", f"manylinux{n}_{processor}") for n in names)
     return [
         "--python-version",
@@ -204,8 +204,8 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
 
     It is a virtual environment of the processor's Python, with a script instead of its interpreter.
     """
-    own = find_system(processor)
-    original = own / "usr" / "bin" / f"python{find_python_version(processor)}"
+    system = find_system(processor)
+    original = system / "usr" / "bin" / f"python{find_python_version(processor)}"
     (work / "pyvenv.cfg").write_text(
         f"home = {original.parent}\ninclude-system-site-packages = false\n"
     )
@@ -214,7 +214,7 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
     (script.parent / STARTED).symlink_to(original)
     # Another one may be installed later.
     program = " || ".join(f"command -v {name}" for name in _list_programs(processor))
-    started = shlex.join(["-L", str(own), str(folder / Path(PYTHON).parent / STARTED)])
+    started = shlex.join(["-L", str(system), str(folder / Path(PYTHON).parent / STARTED)])
     script.write_text(f'#!/bin/sh\nexec "$({program})" {started} "$@"\n')
     script.chmod(0o755)
 

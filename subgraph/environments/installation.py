@@ -199,8 +199,8 @@ def _run(
     Raises:
         BackendError: It fails; with its last lines, and a hint about a full disk.
     """
-    shown = " ".join(environment.requirements)
-    outside = {
+    requirements = " ".join(environment.requirements)
+    environment_variables = {
         k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }
     parent = environment.folder.parent
@@ -211,13 +211,13 @@ def _run(
             explain_os_error(BackendError, what, venv_hint, code="environment.no-venv"),
             folders.make_scratch(parent, "pip") as place,  # what it unpacks goes with it
         ):
-            env = {**outside, "TMPDIR": str(place)}
+            env = {**environment_variables, "TMPDIR": str(place)}
             done = children.run(
                 command, timeout=timeout, on_line=_log_download, env=env, cwd=parent
             )
     except subprocess.TimeoutExpired as e:
         raise BackendError(
-            f"installing {shown} took more than {timeout:.0f} s",
+            f"installing {requirements} took more than {timeout:.0f} s",
             "look at the network, and try again",
             code="environment.timeout",
         ) from e
@@ -226,7 +226,9 @@ def _run(
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
         lines = (mask_logins(line) for line in done.list_last_lines(MAX_LAST_LINES, *UNTOLD))
         raise BackendError(
-            " | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed"
+            " | ".join([f"cannot install {requirements}", *lines]),
+            hint,
+            code="environment.install-failed",
         )
 
 

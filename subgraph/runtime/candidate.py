@@ -365,19 +365,17 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
     if can.script and rest:
         return Candidate(spec, head, _parse_module(spec, can.script, rest, folder))
     backends = plugins.list_names("backends")
-    backend, equals, release = head.partition("==")
+    backend, equals, text = head.partition("==")
+    release = text if equals else None
     if backend in backends and not can.script:
-        known = _check_release(backend, release if equals else None)
-        return _take_environment(
-            Candidate(spec, backend, _parse_options(spec, rest, folder), release=known)
-        )
+        known = _check_release(backend, release)
+        options = _parse_options(spec, rest, folder)
+        return _take_environment(Candidate(spec, backend, options, release=known))
     if answer := FIELD_NAMES.get(backend.lower()):
         raise UsageError(f"no candidate '{head}'", answer, code="candidate.other-name")
     _require_no_model(spec)
-    if found := _find_device(backend):
-        return _make_for_device(
-            spec, found, release if equals else None, _parse_options(spec, rest, folder)
-        )
+    if device := _find_device(backend):
+        return _make_for_device(spec, device, release, _parse_options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
         if not path.is_file():
@@ -433,24 +431,24 @@ def _find_device(word: str) -> Device | None:
 
 
 def _make_for_device(
-    spec: str, found: Device, release: str | None, options: StringMap
+    spec: str, device: Device, release: str | None, options: StringMap
 ) -> Candidate:
     """Return the candidate that a device's name means, with the user's options.
 
     Raises:
         UsageError: The provider of a build of onnxruntime, or the release, is not known.
     """
-    head, _, rest = found.spec.partition(":")
-    if not found.name and not options.keys() & {"providers", "ep"}:
+    head, _, rest = device.spec.partition(":")
+    if not device.name and not options.keys() & {"providers", "ep"}:
         raise UsageError(
-            f"{found.package} has no provider without its name",
-            f"{found.package}:providers=NAME",
+            f"{device.package} has no provider without its name",
+            f"{device.package}:providers=NAME",
             code="candidate.no-provider",
         )
     own = _parse_options(spec, rest, "")
     known = _check_release(head, release)
     base = Candidate(
-        spec, head, {**own, **options}, release=known, package=found.package, device=found.name
+        spec, head, {**own, **options}, release=known, package=device.package, device=device.name
     )
     return _take_environment(base)
 

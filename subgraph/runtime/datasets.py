@@ -117,9 +117,9 @@ def _choose(table: pyarrow.Table, inputs: Sequence[str], folder: Path) -> String
     kinds = {field.name: str(field.type) for field in table.schema}
     pictures = [name for name, kind in kinds.items() if kind.startswith("struct<bytes")]
     numbers = [name for name, kind in kinds.items() if "list" in kind and "string" not in kind]
-    for found in (pictures, numbers):
-        if len(found) == 1 and len(inputs) == 1:
-            return {found[0]: inputs[0]}
+    for columns in (pictures, numbers):
+        if len(columns) == 1 and len(inputs) == 1:
+            return {columns[0]: inputs[0]}
     raise InputError(
         f"{folder}: no column is named as an input; it has {clean(', '.join(kinds))}",
         f"rename_column to {clean(', '.join(inputs))}, and write it again",
