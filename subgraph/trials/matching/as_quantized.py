@@ -29,6 +29,7 @@ MAX_BITS = 16  # of a code; the 32 bits of biases are so fine that they do not m
 MAX_STEPS = 0.501  # of an element from its nearest code
 MIN_SHARE = 0.9  # of the elements that are so near
 MAX_LOSS = 0.3  # relative error of a row or column; one of which more is lost is useless
+DEAD_SIZE = 1e-3  # of the median of rows or columns; training has left a smaller one unused
 MIN_SLICE = 8  # elements of a row or column; of fewer, a small one shows nothing
 MIN_RANGE = 1 / 8  # of its type's codes that the largest weight takes, else all would be near
 MAX_PROBED = 16  # indices of each axis that are compared before all are
@@ -89,10 +90,11 @@ def _measure_loss(weight: Array, real: Array) -> float:
     """Measure the relative error of the worst row or column of a weight."""
     lost = [0.0]
     for axis in range(weight.ndim):
-        if weight.size < MIN_SLICE * weight.shape[axis]:
+        if weight.size < MIN_SLICE * max(weight.shape[axis], 1):
             continue
         others = tuple(k for k in range(weight.ndim) if k != axis)
         size, error = (np.sqrt((v**2).sum(others)) for v in (weight, weight - real))
+        size = np.maximum(size, DEAD_SIZE * np.median(size))
         lost.append(float(np.max(error / np.maximum(size, 1e-30), initial=0.0)))
     return max(lost)
 

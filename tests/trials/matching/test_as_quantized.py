@@ -129,6 +129,16 @@ def test_a_weight_whose_columns_are_lost_is_not_taken(tmp_path: Path) -> None:
     assert quantize_reference(load(ours), load(theirs), tmp_path)[1] == 0
 
 
+def test_a_weight_with_a_dead_column_is_taken(tmp_path: Path) -> None:
+    """Training leaves columns unused; no scale holds them beside the others."""
+    weight = WEIGHT * np.array([1, 1, 1e-5, 1, 1, 1], np.float32)
+    step = np.float32(np.abs(weight).max() / 127)
+    ours = text_models.save(tmp_path / "m.onnx", OURS, w=weight)
+    weights = {"c": np.round(weight / step).astype(np.int8), "s": step, "z": np.int8(0)}
+    theirs = text_models.save(tmp_path / "q.onnx", DEQUANTIZED, **weights)
+    assert quantize_reference(load(ours), load(theirs), tmp_path)[1] == 1
+
+
 def test_text_and_single_numbers_are_no_weights(tmp_path: Path) -> None:
     text = "g (float[4] x) => (float[4] y) { w = DequantizeLinear (q, s) y = Add (x, w) }"
     held = {"q": np.arange(4, dtype=np.int8), "s": np.float32(1)}
