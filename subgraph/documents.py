@@ -42,6 +42,7 @@ from typing import (
 
 from subgraph.errors import InputError
 from subgraph.iterables import flatten
+from subgraph.lazy import tomllib
 from subgraph.types import JsonObject
 
 T = TypeVar("T")
@@ -229,8 +230,6 @@ def parse_toml(text: str) -> JsonObject:
     Raises:
         ValueError: The text is not TOML, or is nested too deeply.
     """
-    import tomllib
-
     try:
         return tomllib.loads(text)
     except RecursionError:

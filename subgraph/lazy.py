@@ -10,12 +10,15 @@ __all__ = [
     "LazyModule",
     "connections",
     "ctypes",
+    "difflib",
     "metadata",
     "ml_dtypes",
     "np",
     "onnx",
     "ort",
     "pickletools",
+    "platform",
+    "tomllib",
 ]
 
 
@@ -33,7 +36,10 @@ class LazyModule:
 
 if TYPE_CHECKING:
     import ctypes
+    import difflib
     import pickletools
+    import platform
+    import tomllib
     from importlib import metadata
     from multiprocessing import connection as connections
 
@@ -44,9 +50,12 @@ if TYPE_CHECKING:
 else:
     connections = LazyModule("multiprocessing.connection")
     ctypes = LazyModule("ctypes")
+    difflib = LazyModule("difflib")
     metadata = LazyModule("importlib.metadata")
     ml_dtypes = LazyModule("ml_dtypes")
     np = LazyModule("numpy")
     onnx = LazyModule("onnx")
     ort = LazyModule("onnxruntime")
     pickletools = LazyModule("pickletools")
+    platform = LazyModule("platform")
+    tomllib = LazyModule("tomllib")

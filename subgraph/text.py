@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Sequence, Sized
 from functools import lru_cache
 from pathlib import Path
 
+from subgraph.lazy import difflib
 from subgraph.types import StringMap
 
 # The sequences that color a terminal, C0 and C1 controls, the Unicode line and paragraph
@@ -385,8 +386,6 @@ def find_nearest(word: str, names: Iterable[str]) -> list[str]:
     Compared in full (difflib) are the `MAX_SHORTLIST` names that share most pairs of letters.
     Complexity: linear in the names.
     """
-    import difflib  # 1 ms
-
     low = word.lower()
     pairs = {low[i : i + 2] for i in range(len(low) - 1)} or {low}
 

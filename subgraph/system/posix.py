@@ -46,7 +46,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from subgraph.lazy import ctypes
+from subgraph.lazy import ctypes, platform
 from subgraph.system.shared import (
     CHUNK_BYTES,
     MEMORY_SHARE,
@@ -548,8 +548,6 @@ def find_home_folder() -> str:
 
 def name_processor() -> str:
     """Return the system's name of its processor; "" without one."""
-    import platform
-
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

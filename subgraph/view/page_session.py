@@ -200,7 +200,8 @@ class ViewSession:
     """One reading of a model, its drawing, and the runs on it; safe for several threads."""
 
     def __init__(self, opened: OpenedModel, model: str, options: ViewOptions) -> None:
-        """
+        """Make the session of an opened model.
+
         Args:
             opened: The model.
             model: Its path in command lines.
