@@ -39,7 +39,7 @@ from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
 
 @frozen
 class PieceCost:
-    """The cost of one item: a node of the candidate's model, or several nodes that stay together.
+    """The cost of one item: a node of the reference's model, or nodes that stay together.
 
     Attributes:
         node: The label of the last of its nodes.
@@ -75,8 +75,8 @@ class OtherModel:
         matched: The number of its tensors that were matched, in words.
         weights: How far its quantized weights move the outputs, as a share of the largest value.
             The reference takes these weights, so that the verdict does not count them.
-        precision: The precision of its quantized values.
-        of: The number of items that can be measured; left out if none was.
+        precision: The precision at which it is judged.
+        of: The number of items of the model; left out if no cost was measured.
         nodes: The measured items, largest shares first.
         saturated: The tensors whose values do not fit the quantized type.
     """
